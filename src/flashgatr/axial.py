@@ -1,0 +1,73 @@
+"""AxialGATr: items along two axes (times x objects), attended to in turn.
+
+Even blocks attend over the second axis, odd blocks over the first; the other axis counts as a batch. Join reference and
+centre belong to the whole sample, both axes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from .batch import Sets
+from .config import GATrConfig
+from .model import GATr, Surroundings
+
+
+class AxialGATr(GATr):
+    """GATr over (..., N1, N2, C, 16), with `rotary` a pair: positions along the first, the second axis.
+
+    `attention_mask` is None or a pair of masks for the two axes; `mask` is (..., N1, N2).
+    """
+
+    item_axes = 2
+
+    def _check_config(self, config: GATrConfig) -> None:
+        """Any `rotary` will do: True means both axes."""
+
+    def _rotary(self, block: int) -> bool:
+        rotary = self.config.rotary
+        return rotary[_axis(block)] if isinstance(rotary, tuple) else rotary
+
+    def forward(self, mv: Tensor, s: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
+        """As GATr's, for two item axes; packed sets (`offsets`) have only one and are an error."""
+        masks = options.get("attention_mask")
+        if options.get("offsets") is not None:
+            raise ValueError("AxialGATr takes padded sets (mask), not packed ones (offsets)")
+        if masks is not None and not (isinstance(masks, (tuple, list)) and len(masks) == 2):
+            raise TypeError(
+                "attention_mask of AxialGATr must be a pair: one mask (or None) per item axis"
+            )
+        return super().forward(mv, s, **options)
+
+    def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
+        """Keep the attended axis next to the channels: swap the two before and after odd blocks."""
+        masks = around.attention_mask or (None, None)
+        for i, block in enumerate(self.blocks):
+            axis = _axis(i)
+            here = around._replace(attention_mask=masks[axis])
+            if axis == 0:
+                here = _swap_surroundings(here)
+                mv, s = self._run_block(block, mv.transpose(-4, -3), s.transpose(-3, -2), here)
+                mv, s = mv.transpose(-4, -3), s.transpose(-3, -2)
+            else:
+                mv, s = self._run_block(block, mv, s, here)
+        return mv, s
+
+
+def _axis(block: int) -> int:
+    """Item axis (0 or 1) that this block attends over."""
+    return (block + 1) % 2
+
+
+def _swap_surroundings(around: Surroundings) -> Surroundings:
+    sets = around.sets
+    *leading, first, second = sets.shape
+    mask = None if sets.mask is None else sets.mask.transpose(-2, -1)
+    mv, s = around.reinsert
+    return around._replace(
+        reference=around.reference.transpose(-2, -1),
+        reinsert=(mv.transpose(-4, -3), s.transpose(-3, -2)),
+        sets=Sets((*leading, second, first), axes=2, mask=mask),
+    )

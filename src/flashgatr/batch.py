@@ -1,0 +1,254 @@
+"""Sets of unequal size: padded with a mask, or packed with offsets. One meaning for both.
+
+    padded   values (B, N, ...)  mask (B, N), True where an item is valid
+    packed   values (T, ...)     offsets (B + 1): sample b owns items offsets[b] to offsets[b + 1]
+
+Samples never mix: whatever is summed, averaged or attended to is so within one sample and over valid items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Sets",
+    "from_pyg",
+    "pack",
+    "packed_to_padded",
+    "pad",
+    "padded_to_packed",
+    "readout",
+    "unpack",
+    "unpad",
+]
+
+
+class Sets:
+    """Which items of a tensor form which sample.
+
+    Every leading axis counts samples; the `axes` axes after them (one, or two for axial data) count items. With
+    `offsets` there are no leading axes: the first axis holds the items of all samples one after another.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[int],
+        *,
+        axes: int = 1,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+    ) -> None:
+        shape = tuple(items)
+        if mask is not None and offsets is not None:
+            raise ValueError(
+                "got both mask and offsets; padded sets take a mask, packed ones offsets"
+            )
+        if mask is not None:
+            _check_mask(mask, shape)
+        if max_items is not None and offsets is None:
+            raise ValueError("max_items goes with offsets; padded sets do not need it")
+        self.axes = axes
+        self.shape = shape
+        self.mask = mask
+        self.offsets = offsets
+        self.sample: Tensor | None = None
+        self._max_items = max_items
+        if offsets is not None:
+            _check_offsets(offsets, shape)
+            positions = torch.arange(shape[0], device=offsets.device)
+            self.sample = torch.bucketize(positions, offsets[1:], right=True)
+
+    @property
+    def max_items(self) -> int:
+        """Size of the largest packed sample (reads it from the device unless it was given)."""
+        assert self.offsets is not None
+        if self._max_items is None:
+            lengths = self.offsets.diff()
+            self._max_items = int(lengths.max()) if lengths.numel() else 0
+        return self._max_items
+
+    def keep(self, x: Tensor) -> Tensor:
+        """x (items, ...) with the padded items set to zero, whatever they held."""
+        if self.mask is None:
+            return x
+        extra = (1,) * (x.dim() - self.mask.dim())
+        return torch.where(self.mask.reshape(*self.mask.shape, *extra), x, 0)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Sum over the valid items of every sample: (items, F) to (samples, F)."""
+        if self.sample is not None:
+            assert self.offsets is not None
+            total = x.new_zeros(self.offsets.shape[0] - 1, x.shape[-1])
+            return total.index_add(0, self.sample, x)
+        return self.keep(x).sum(self._item_dims())
+
+    def count(self, like: Tensor) -> Tensor:
+        """Number of valid items of every sample, (samples, 1), at least one."""
+        if self.offsets is not None:
+            number = self.offsets.diff()[:, None].to(like.dtype)
+        elif self.mask is not None:
+            number = self.mask.unsqueeze(-1).to(like.dtype).sum(self._item_dims())
+        else:
+            size = 1
+            for dim in self.shape[len(self.shape) - self.axes :]:
+                size *= dim
+            return like.new_full((1,), max(size, 1))
+        return number.clamp(min=1)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean over the valid items of every sample (zero for an empty one)."""
+        return self.sum(x) / self.count(x)
+
+    def spread(self, per_sample: Tensor) -> Tensor:
+        """(samples, F) back to every item: broadcastable to (items, F)."""
+        if self.sample is not None:
+            return per_sample.index_select(0, self.sample)
+        for _ in range(self.axes):
+            per_sample = per_sample.unsqueeze(-2)
+        return per_sample
+
+    def positions(self, device: torch.device) -> Tensor:
+        """Place of every item of the last item axis within its sample."""
+        places = torch.arange(self.shape[-1], device=device)
+        if self.offsets is None:
+            return places
+        assert self.sample is not None
+        return places - self.offsets.index_select(0, self.sample)
+
+    def _item_dims(self) -> tuple[int, ...]:
+        return tuple(range(-1 - self.axes, -1))
+
+
+def pad(sets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Stack tensors (n_i, ...) of unequal length to (B, max n, ...), with the mask (B, max n).
+
+    >>> values, mask = pad([torch.ones(2, 3), torch.ones(1, 3)])
+    >>> values.shape, mask.tolist()
+    (torch.Size([2, 2, 3]), [[True, True], [True, False]])
+    """
+    _check_list(sets)
+    return packed_to_padded(*pack(sets))
+
+
+def unpad(values: Tensor, mask: Tensor) -> list[Tensor]:
+    """The valid items of every sample, as a list."""
+    _check_mask(mask, tuple(values.shape[: mask.dim()]))
+    if mask.dim() != 2:
+        raise ValueError(f"mask must be (batch, items), got {tuple(mask.shape)}")
+    return [sample[valid] for sample, valid in zip(values, mask, strict=True)]
+
+
+def pack(sets: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Concatenate tensors (n_i, ...) to (sum n, ...), with the offsets (B + 1)."""
+    _check_list(sets)
+    lengths = torch.tensor([len(x) for x in sets], device=sets[0].device)
+    return torch.cat(list(sets)), torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+
+def unpack(values: Tensor, offsets: Tensor) -> list[Tensor]:
+    """The items of every sample, as a list (views)."""
+    _check_offsets(offsets, tuple(values.shape[:1]))
+    return list(values.split(offsets.diff().tolist()))
+
+
+def packed_to_padded(
+    values: Tensor, offsets: Tensor, max_items: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """(T, ...) and offsets to (B, max n, ...) and mask; padding is zero."""
+    sets = Sets(values.shape[:1], offsets=offsets, max_items=max_items)
+    width = sets.max_items
+    positions = torch.arange(width, device=offsets.device)
+    mask = positions < offsets.diff()[:, None]
+    padded = values.new_zeros(offsets.shape[0] - 1, width, *values.shape[1:])
+    assert sets.sample is not None
+    return padded.index_put((sets.sample, sets.positions(values.device)), values), mask
+
+
+def padded_to_packed(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, N, ...) and mask to (T, ...) and offsets, keeping the order of the valid items."""
+    _check_mask(mask, tuple(values.shape[: mask.dim()]))
+    if mask.dim() != 2:
+        raise ValueError(f"mask must be (batch, items), got {tuple(mask.shape)}")
+    return values[mask], torch.nn.functional.pad(mask.sum(-1).cumsum(0), (1, 0))
+
+
+def from_pyg(batch: Any) -> Tensor:
+    """Offsets of a PyTorch Geometric `Batch` (its `ptr`), for `net(mv, s, offsets=...)`.
+
+    Node features of such a batch are packed already: embed `batch.pos` and pass it with these offsets.
+    """
+    pointer = getattr(batch, "ptr", None)
+    if isinstance(pointer, Tensor):
+        return pointer
+    nodes = getattr(batch, "num_nodes", None)
+    if isinstance(nodes, int) and getattr(batch, "batch", None) is None:
+        return torch.tensor([0, nodes])
+    raise TypeError(
+        f"expected a torch_geometric Batch or Data, got {type(batch).__name__} without `ptr`; "
+        "make one with torch_geometric.data.Batch.from_data_list or a PyG DataLoader"
+    )
+
+
+def readout(
+    mv: Tensor,
+    s: Tensor,
+    *,
+    reduce: Literal["mean", "sum"] = "mean",
+    mask: Tensor | None = None,
+    offsets: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One multivector and scalar feature per set: (..., N, C, 16), (..., N, S) to (..., C, 16), (..., S).
+
+    Mean and sum are linear, so they transform as the items do.
+    """
+    if reduce not in ("mean", "sum"):
+        raise ValueError(f"unknown reduce {reduce!r}; expected 'mean' or 'sum'")
+    sets = Sets(mv.shape[:-2], mask=mask, offsets=offsets)
+    pool = sets.mean if reduce == "mean" else sets.sum
+    return pool(mv.flatten(-2)).unflatten(-1, mv.shape[-2:]), pool(s)
+
+
+def _check_list(sets: Sequence[Tensor]) -> None:
+    if isinstance(sets, Tensor) or not sets or not all(isinstance(x, Tensor) for x in sets):
+        raise ValueError("expected a non-empty list of tensors, one per sample")
+    if len({(x.shape[1:], x.dtype, x.device) for x in sets}) != 1:
+        shapes = ", ".join(str(tuple(x.shape)) for x in sets[:4])
+        raise ValueError(
+            f"samples must agree in dtype, device and all axes but the first; got shapes {shapes}"
+        )
+
+
+def _check_mask(mask: Tensor, items: tuple[int, ...]) -> None:
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean (True = valid item), got {mask.dtype}")
+    if mask.dim() != len(items) or any(m != n for m, n in zip(mask.shape, items, strict=True)):
+        raise ValueError(
+            f"mask must have shape {items}, one entry per item, got {tuple(mask.shape)}"
+        )
+
+
+def _check_offsets(offsets: Tensor, items: tuple[int, ...]) -> None:
+    if (
+        offsets.dim() != 1
+        or offsets.shape[0] < 1
+        or offsets.dtype not in (torch.int32, torch.int64)
+    ):
+        raise ValueError(
+            "offsets must be a 1-d integer tensor of batch size + 1, got shape "
+            f"{tuple(offsets.shape)} and {offsets.dtype}"
+        )
+    if len(items) != 1:
+        raise ValueError(
+            f"packed sets have one axis of items before the channels, got {len(items)} axes"
+        )
+    if torch.compiler.is_compiling() or offsets.device.type != "cpu":
+        return  # reading values would stop a graph or wait for the device
+    if offsets[0] != 0 or offsets[-1] != items[0] or bool((offsets.diff() < 0).any()):
+        raise ValueError(
+            f"offsets must rise from 0 to the number of items, {items[0]}; got {offsets.tolist()[:8]}"
+        )

@@ -1,0 +1,191 @@
+"""The configuration of a network: one flat dataclass, checked when it is made.
+
+Field names are those users of `gatr` and `lgatr` know. Defaults follow the authors' released code; what the paper
+says instead is one option away.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .nn.norm import ACTIVATIONS
+
+LEARNED_WEIGHTS = ("none", "distance", "all")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GATrConfig:
+    """Everything that determines a GATr's parameters and its function.
+
+    in/out/hidden_mv_channels, in/out/hidden_s_channels: widths (zero scalar channels: no scalars).
+    multi_query: keys and values shared by all heads.  attention_width: q, k, v this many times as wide.
+    distance_aware: the logits see the distance of points.
+    learned_weights: logit terms with learned weights: "none", "distance" (β per head and channel, as in the
+        released code) or "all" (also α and γ per head, as in the paper); True means "distance", False "none".
+    rotary: positions in the order of the items; AxialGATr takes a pair, one per axis.
+    reinsert_mv_channels, reinsert_s_channels: input channels that every block's queries and keys see again.
+    dropout: probability of dropping a grade.  checkpoint: recompute each block in the backward pass.
+    recenter: work around each sample's own centre (exact; keeps precision far from the origin).
+    length_scale: lengths are divided by it on entry and multiplied by it on exit.
+    """
+
+    in_mv_channels: int
+    out_mv_channels: int
+    hidden_mv_channels: int = 16
+    in_s_channels: int = 0
+    out_s_channels: int = 0
+    hidden_s_channels: int = 128
+    num_blocks: int = 10
+    num_heads: int = 8
+    multi_query: bool = True
+    attention_width: int = 2
+    distance_aware: bool = True
+    learned_weights: str | bool = "distance"
+    rotary: bool | tuple[bool, bool] = False
+    rotary_base: float = 4096.0
+    reinsert_mv_channels: tuple[int, ...] = ()
+    reinsert_s_channels: tuple[int, ...] = ()
+    activation: str = "gelu"
+    dropout: float = 0.0
+    checkpoint: bool = False
+    recenter: bool = True
+    length_scale: float = 1.0
+    norm_epsilon: float = 0.01
+    distance_epsilon: float = 1e-3
+
+    def __post_init__(self) -> None:
+        self._normalise()
+        for name in ("hidden_mv_channels", "num_blocks", "num_heads", "attention_width"):
+            self._require_count(name, least=1)
+        for name in (f"{side}_{kind}_channels" for side in ("in", "out") for kind in ("mv", "s")):
+            self._require_count(name, least=0)
+        self._require_count("hidden_s_channels", least=0)
+        if not self.in_mv_channels + self.in_s_channels:
+            raise ValueError(
+                "the network has no input: in_mv_channels and in_s_channels are both 0"
+            )
+        if not self.out_mv_channels + self.out_s_channels:
+            raise ValueError(
+                "the network has no output: out_mv_channels and out_s_channels are both 0"
+            )
+        for name in ("multi_query", "distance_aware", "checkpoint", "recenter"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        for name in ("rotary_base", "length_scale", "norm_epsilon", "distance_epsilon"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be a positive number, got {value!r}")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be a probability in [0, 1), got {self.dropout!r}")
+        self._require_choice("activation", tuple(ACTIVATIONS))
+        self._require_choice("learned_weights", LEARNED_WEIGHTS)
+        if self.has_rotary and not self.hidden_s_channels:
+            raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
+        self._require_channels("reinsert_mv_channels", self.in_mv_channels)
+        self._require_channels("reinsert_s_channels", self.in_s_channels)
+
+    @property
+    def has_rotary(self) -> bool:
+        return any(self.rotary) if isinstance(self.rotary, tuple) else self.rotary
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> GATrConfig:
+        """A configuration from a mapping (of a JSON file, say); unknown keys are an error."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+                raise TypeError(f"unknown GATr option {key!r}; {hint}")
+        for field in ("in_mv_channels", "out_mv_channels"):
+            if field not in values:
+                raise TypeError(f"GATr needs {field}; see help(flashgatr.GATrConfig)")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _normalise(self) -> None:
+        """Bring shorthand and JSON forms (True, lists) to the one form that is stored."""
+
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        if isinstance(self.learned_weights, bool):
+            put("learned_weights", "distance" if self.learned_weights else "none")
+        for name in ("reinsert_mv_channels", "reinsert_s_channels"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (list, tuple)):
+                raise TypeError(f"{name} must list channel indices, such as (0,), got {value!r}")
+            put(name, tuple(value or ()))
+        if isinstance(self.rotary, list):
+            put("rotary", tuple(self.rotary))
+        pair = isinstance(self.rotary, tuple) and len(self.rotary) == 2
+        flags = self.rotary if isinstance(self.rotary, tuple) else (self.rotary,)
+        if not (pair or isinstance(self.rotary, bool)) or not all(
+            isinstance(f, bool) for f in flags
+        ):
+            raise TypeError(f"rotary must be True, False or a pair of them, got {self.rotary!r}")
+        for name in ("in_s_channels", "out_s_channels", "hidden_s_channels"):
+            if getattr(self, name) is None:
+                put(name, 0)
+
+    def _require_count(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+    def _require_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(
+                f"unknown {name} {getattr(self, name)!r}; expected one of {', '.join(choices)}"
+            )
+
+    def _require_channels(self, name: str, available: int) -> None:
+        channels = getattr(self, name)
+        bad = [
+            c
+            for c in channels
+            if isinstance(c, bool) or not isinstance(c, int) or not 0 <= c < available
+        ]
+        if bad or len(set(channels)) != len(channels):
+            raise ValueError(
+                f"{name} must be distinct indices of input channels (0 to {available - 1}), got "
+                f"{channels!r}"
+            )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "nbody": dict(
+        in_mv_channels=1, in_s_channels=1, out_mv_channels=1, out_s_channels=1,
+        num_blocks=10, hidden_mv_channels=16, hidden_s_channels=128, num_heads=8,
+        multi_query=False, attention_width=2,
+    ),
+    "arteries": dict(
+        in_mv_channels=3, in_s_channels=1, out_mv_channels=1, out_s_channels=1,
+        num_blocks=10, hidden_mv_channels=8, hidden_s_channels=32, num_heads=4,
+        multi_query=True, attention_width=1, reinsert_mv_channels=(0,),
+    ),
+    "kuka": dict(
+        in_mv_channels=5, in_s_channels=8, out_mv_channels=5, out_s_channels=4,
+        num_blocks=20, hidden_mv_channels=16, hidden_s_channels=32, num_heads=8,
+        multi_query=False, attention_width=1, distance_aware=False, rotary=(True, False),
+    ),
+    "scaling": dict(
+        in_mv_channels=4, in_s_channels=1, out_mv_channels=1, out_s_channels=1,
+        num_blocks=10, hidden_mv_channels=8, hidden_s_channels=16, num_heads=4,
+        multi_query=True, attention_width=1,
+    ),
+}  # fmt: skip
+"""The paper's configurations; `kuka` is axial (time, objects)."""
+
+
+def preset(name: str, **changes: Any) -> GATrConfig:
+    """One of the paper's configurations, with some fields changed."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}; expected one of {', '.join(PRESETS)}")
+    return GATrConfig.from_dict({**PRESETS[name], **changes})

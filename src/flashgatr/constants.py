@@ -1,0 +1,39 @@
+"""Small constant tensors, made once per dtype and device.
+
+A cache of tensors can be poisoned: by inference mode (such tensors cannot enter autograd later), by fake tensors
+of a tracer, by a compiled graph. Constants are therefore cached only when they are ordinary tensors for
+ordinary inputs; a tracer gets a fresh one, which it folds into its graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+_cache: dict[tuple[object, torch.dtype, torch.device], Tensor] = {}
+
+
+def constant(values: object, like: Tensor) -> Tensor:
+    """The numbers `values` (nested tuples) as a tensor of the dtype and device of `like`."""
+    return _make(values, like.dtype, like)
+
+
+def indices(values: tuple[int, ...], like: Tensor) -> Tensor:
+    """Integers for index_select on the device of `like`."""
+    return _make(values, torch.int64, like)
+
+
+def _make(values: Any, dtype: torch.dtype, like: Tensor) -> Tensor:
+    if torch.compiler.is_compiling() or type(like) not in (Tensor, Parameter):
+        return torch.tensor(values, dtype=dtype, device=like.device)
+    key = (values, dtype, like.device)
+    found = _cache.get(key)
+    if found is None:
+        with torch.inference_mode(False):
+            found = torch.tensor(values, dtype=dtype, device=like.device)
+        if type(found) is Tensor:
+            _cache[key] = found
+    return found

@@ -1,0 +1,1 @@
+"""The experiments of the paper. The library never imports this package."""

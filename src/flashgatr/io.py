@@ -1,0 +1,127 @@
+"""Saved networks: a folder with config.json and model.safetensors. Nothing that is read can run code.
+
+config.json   {"format": 1, "model": "GATr", "flashgatr": version, "config": {...}, "sha256": hash of the weights}
+
+Files are written aside, flushed to disk and renamed, the configuration last: a folder is either the old network, the new one,
+or refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from . import __version__
+
+FORMAT = 1
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+class LoadError(ValueError):
+    """A saved network cannot be read: missing, damaged, or not one of ours."""
+
+
+def save(
+    path: str | os.PathLike[str], model: str, config: dict[str, Any], state: Mapping[str, Tensor]
+) -> None:
+    from safetensors.torch import save as to_bytes
+
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
+    header = {
+        "format": FORMAT,
+        "model": model,
+        "flashgatr": __version__,
+        "config": config,
+        "sha256": hashlib.sha256(weights).hexdigest(),
+    }
+    _write(folder / WEIGHTS, weights)
+    _write(folder / CONFIG, (json.dumps(header, indent=2) + "\n").encode())
+
+
+def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Configuration and tensors of a saved network, after checking that they belong together."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    folder = Path(path)
+    header = _read_header(folder / CONFIG)
+    if header["model"] != model:
+        raise LoadError(
+            f"{folder} holds a {header['model']}, not a {model}; load it with "
+            f"{header['model']}.from_pretrained"
+        )
+    weights = _read(folder / WEIGHTS)
+    found = hashlib.sha256(weights).hexdigest()
+    if found != header["sha256"]:
+        raise LoadError(
+            f"{folder / WEIGHTS} is damaged or belongs to another {CONFIG}: its SHA-256 is "
+            f"{found[:12]}…, expected {str(header['sha256'])[:12]}…; save the network again"
+        )
+    try:
+        return header["config"], from_bytes(weights)
+    except SafetensorError as error:
+        raise LoadError(f"{folder / WEIGHTS} is not a safetensors file: {error}") from error
+
+
+def fill(net: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy tensors into a network; names and shapes must match one to one."""
+    own = net.state_dict()
+    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    if missing or unknown:
+        raise LoadError(
+            f"the tensors do not fit the network: missing {missing[:4]}, unknown {unknown[:4]} "
+            f"({len(missing)} and {len(unknown)} in all)"
+        )
+    for name, tensor in state.items():
+        if tensor.shape != own[name].shape:
+            raise LoadError(
+                f"tensor {name} has shape {tuple(tensor.shape)}, the network needs "
+                f"{tuple(own[name].shape)}"
+            )
+    net.load_state_dict(state)
+
+
+def _read_header(file: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(_read(file))
+    except (ValueError, RecursionError) as error:
+        raise LoadError(f"{file} is not valid JSON: {error}") from error
+    if not isinstance(header, dict) or not isinstance(header.get("config"), dict):
+        raise LoadError(f"{file} does not describe a flashgatr network")
+    if header.get("format") != FORMAT:
+        raise LoadError(
+            f"{file} has format {header.get('format')!r}, this version reads {FORMAT}; update "
+            "flashgatr, or save the network again"
+        )
+    for key in ("model", "sha256"):
+        if not isinstance(header.get(key), str):
+            raise LoadError(f"{file} lacks {key!r}")
+    return header
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise LoadError(f"cannot read {file}: {error.strerror}") from error
+
+
+def _write(file: Path, content: bytes) -> None:
+    aside = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        aside.replace(file)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,344 @@
+"""GATr: multivectors in, multivectors out, equivariant under every Euclidean motion.
+
+    x = x + attention(norm(x))
+    x = x + mlp(norm(x))
+
+The network moves every sample to its own centre, works there and moves back: f(x) = T_c f(T_-c x). For an equivariant f
+that changes nothing but the rounding.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any, Literal, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from . import io
+from .algebra import BLADES, E123
+from .batch import Sets
+from .config import GATrConfig, preset
+from .constants import indices
+from .nn import EquiLayerNorm, EquiLinear, GeoMLP, SelfAttention
+from .nn.precision import full_precision, stream_dtype
+from .versors import centroid, rescale, translate
+
+JoinReference = Literal["data", "canonical"] | Tensor
+
+
+class Surroundings(NamedTuple):
+    """What every block sees beside its hidden state."""
+
+    reference: Tensor
+    """e123 of the join's reference, broadcastable to (..., N)."""
+    reinsert: tuple[Tensor, Tensor]
+    """Input channels for queries and keys."""
+    sets: Sets
+    attention_mask: Any
+    """A mask, or None; a pair of those for axial networks."""
+
+
+class GATrBlock(nn.Module):
+    """Pre-norm transformer block on pairs (mv, s)."""
+
+    def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
+        super().__init__()
+        widths = config.hidden_mv_channels, config.hidden_s_channels
+        self.norm = EquiLayerNorm(config.norm_epsilon)
+        self.attention = SelfAttention(
+            *widths,
+            config.num_heads,
+            multi_query=config.multi_query,
+            attention_width=config.attention_width,
+            distance_aware=config.distance_aware,
+            learned_weights=config.learned_weights,
+            rotary=rotary,
+            rotary_base=config.rotary_base,
+            reinsert_mv_channels=len(config.reinsert_mv_channels),
+            reinsert_s_channels=len(config.reinsert_s_channels),
+            dropout=config.dropout,
+            epsilon=config.distance_epsilon,
+        )
+        self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
+
+    def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
+        attend = dict(
+            reinsert=around.reinsert, sets=around.sets, attention_mask=around.attention_mask
+        )
+        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), **attend))
+        mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
+        return mv, s
+
+
+def _add(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return x[0] + y[0], x[1] + y[1]
+
+
+class GATr(nn.Module):
+    """Geometric Algebra Transformer over sets of items.
+
+    Made from keyword arguments or a `GATrConfig`; `net(mv, s)` maps multivectors (..., N, C, 16) and scalars
+    (..., N, S) to a pair of the same form.
+
+    >>> net = GATr(in_mv_channels=2, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=8,
+    ...            num_blocks=2, num_heads=2)
+    >>> out, s = net(torch.randn(5, 2, 16))
+    >>> out.shape, s.shape
+    (torch.Size([5, 1, 16]), torch.Size([5, 0]))
+    """
+
+    item_axes = 1
+    """How many axes count items."""
+
+    check_finite = False
+    """Set to True to have every call refuse NaN and infinity in its inputs (it waits for the device)."""
+
+    def __init__(self, config: GATrConfig | None = None, **options: Any) -> None:
+        super().__init__()
+        if config is None:
+            config = GATrConfig.from_dict(options)
+        elif options or not isinstance(config, GATrConfig):
+            raise TypeError(
+                f"{type(self).__name__} takes one GATrConfig or keyword arguments, got "
+                f"{type(config).__name__} and {sorted(options)}"
+            )
+        self._check_config(config)
+        self.config = config
+        self.linear_in = EquiLinear(
+            config.in_mv_channels,
+            config.hidden_mv_channels,
+            config.in_s_channels,
+            config.hidden_s_channels,
+        )
+        self.blocks = nn.ModuleList(
+            GATrBlock(config, rotary=self._rotary(i)) for i in range(config.num_blocks)
+        )
+        self.linear_out = EquiLinear(
+            config.hidden_mv_channels,
+            config.out_mv_channels,
+            config.hidden_s_channels,
+            config.out_s_channels,
+        )
+        self._reference_seen = False
+
+    @classmethod
+    def from_preset(cls, name: str, **changes: Any) -> Self:
+        """One of the paper's networks: "nbody", "arteries", "scaling" (GATr), "kuka" (AxialGATr)."""
+        return cls(preset(name, **changes))
+
+    @classmethod
+    def from_pretrained(cls, path: str | PathLike[str]) -> Self:
+        """Load what `save_pretrained` wrote; corrupt, foreign or incomplete files are an error."""
+        config, state = io.load(path, cls.__name__)
+        net = cls(GATrConfig.from_dict(config))
+        net.to(next(iter(state.values())).dtype)
+        io.fill(net, state)
+        return net
+
+    def save_pretrained(self, path: str | PathLike[str]) -> None:
+        """Write config.json and model.safetensors into the folder `path`."""
+        io.save(path, type(self).__name__, self.config.to_dict(), self.state_dict())
+
+    @classmethod
+    def from_original(
+        cls, source: Mapping[str, Tensor] | str | PathLike[str], **options: Any
+    ) -> Self:
+        """Convert weights of the authors' code: a state dict, or a file of one.
+
+        Widths, heads and variants are read off the tensors. What those do not tell can be given by the names of
+        `GATrConfig`: activation, norm_epsilon, distance_epsilon, dropout, checkpoint, and which input
+        channels are re-inserted (default: the first ones).
+        """
+        from . import original
+
+        config, state = original.convert(source, axial=cls.item_axes == 2, options=options)
+        net = cls(config)
+        net.to(next(iter(state.values())).dtype)
+        io.fill(net, state)
+        return net
+
+    def forward(
+        self,
+        mv: Tensor,
+        s: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        attention_mask: Any = None,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+        join_reference: JoinReference = "data",
+        center: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Multivectors (..., N, C, 16) and scalars (..., N, S) to the same with the output's channels.
+
+        mask: (..., N), True for valid items; others are ignored and come back as zero.
+        attention_mask: boolean (True = may attend) or additive, (..., [heads,] N, N).
+        offsets: (B + 1) for packed sets; mv is then (all items, C, 16). max_items: largest set, if known.
+        join_reference: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
+            multivector that broadcasts to (..., 16) per sample.
+        center: (..., 3) point per sample to work around, instead of its centroid.
+        """
+        mv, s = self._checked(mv, s)
+        sets = Sets(
+            mv.shape[:-2], axes=self.item_axes, mask=mask, offsets=offsets, max_items=max_items
+        )
+        mv, s = sets.keep(mv), sets.keep(s)
+        reference = self._reference(mv, sets, join_reference)
+        shift = self._center(mv, sets, center)
+        if shift is not None:
+            mv = translate(mv, -shift)
+        if self.config.length_scale != 1:
+            mv = rescale(mv, 1 / self.config.length_scale)
+        around = Surroundings(reference, self._reinserted(mv, s), sets, attention_mask)
+
+        with full_precision(mv.device):
+            mv, s = self.linear_in(mv, s)
+        mv, s = self._stream(mv), self._stream(s)
+        mv, s = self._run_blocks(mv, s, around)
+        with full_precision(mv.device):
+            mv, s = self.linear_out(mv, s)
+        mv, s = self._stream(mv), self._stream(s)
+
+        if self.config.length_scale != 1:
+            mv = rescale(mv, self.config.length_scale)
+        if shift is not None:
+            mv = translate(mv, shift)
+        return sets.keep(mv), sets.keep(s)
+
+    def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
+        for block in self.blocks:
+            mv, s = self._run_block(block, mv, s, around)
+        return mv, s
+
+    def _run_block(
+        self, block: nn.Module, mv: Tensor, s: Tensor, around: Surroundings
+    ) -> tuple[Tensor, Tensor]:
+        if not (self.config.checkpoint and torch.is_grad_enabled()):
+            return block(mv, s, around)  # type: ignore[no-any-return]
+        return checkpoint(  # type: ignore[no-any-return]
+            lambda mv, s: block(mv, s, around), mv, s, use_reentrant=False
+        )
+
+    def _rotary(self, block: int) -> bool:
+        """Whether this block turns its scalars by position."""
+        assert isinstance(self.config.rotary, bool)
+        return self.config.rotary
+
+    def _check_config(self, config: GATrConfig) -> None:
+        if isinstance(config.rotary, tuple):
+            raise ValueError(
+                f"rotary={config.rotary} is for two item axes; use AxialGATr, or True or False here"
+            )
+
+    def _stream(self, x: Tensor) -> Tensor:
+        return x.to(stream_dtype(self.linear_in.weight.dtype))
+
+    def _reinserted(self, mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        mv_channels, s_channels = self.config.reinsert_mv_channels, self.config.reinsert_s_channels
+        return (
+            mv.index_select(-2, indices(mv_channels, mv)),
+            s.index_select(-1, indices(s_channels, s)),
+        )
+
+    def _center(self, mv: Tensor, sets: Sets, center: Tensor | None) -> Tensor | None:
+        """Shift (..., 1, 3) that broadcasts over channels, or None."""
+        if center is None:
+            if not self.config.recenter or not self.config.in_mv_channels:
+                return None
+            center = centroid(mv, sets)
+        elif center.shape[-1:] != (3,):
+            raise ValueError(
+                f"center must be a point (..., 3) per sample, got {tuple(center.shape)}"
+            )
+        per_sample = center.to(mv).expand(*self._samples(mv, sets), 3)
+        return sets.spread(per_sample).unsqueeze(-2)
+
+    def _reference(self, mv: Tensor, sets: Sets, join_reference: JoinReference) -> Tensor:
+        """e123 of the reference, one number per sample, broadcastable to items."""
+        if isinstance(join_reference, Tensor):
+            if join_reference.shape[-1:] != (BLADES,):
+                raise ValueError(
+                    f"join_reference must be a multivector (..., {BLADES}) per sample, got "
+                    f"{tuple(join_reference.shape)}"
+                )
+            value = join_reference.to(mv)[..., E123, None]
+        elif join_reference == "canonical":
+            value = mv.new_ones(1)
+        elif join_reference == "data":
+            if not self.config.in_mv_channels:
+                value = mv.new_zeros(1)
+            else:
+                value = sets.mean(mv[..., E123].mean(-1, keepdim=True))
+            self._warn_of_dead_join(value)
+        else:
+            raise ValueError(
+                f"unknown join_reference {join_reference!r}; expected 'data', 'canonical' or a "
+                "multivector tensor"
+            )
+        return sets.spread(value.expand(*self._samples(mv, sets), 1)).squeeze(-1)
+
+    def _samples(self, mv: Tensor, sets: Sets) -> tuple[int, ...]:
+        if sets.offsets is not None:
+            return (sets.offsets.shape[0] - 1,)
+        return tuple(mv.shape[: -2 - self.item_axes])
+
+    def _warn_of_dead_join(self, reference: Tensor) -> None:
+        """On the first eager call only: reading a value waits for the device."""
+        if self._reference_seen or torch.compiler.is_compiling() or type(reference) is not Tensor:
+            return
+        if reference.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        self._reference_seen = True
+        if reference.numel() and not bool(reference.detach().any()):
+            warnings.warn(
+                "the input has no e123 component (no points), so the reference 'data' is zero and "
+                "every join vanishes; embed positions with embed_point, or pass "
+                "join_reference='canonical' (equivariant under SE(3), not mirrors) or a multivector",
+                stacklevel=4,
+            )
+
+    def _checked(self, mv: Tensor, s: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The inputs, in the residual stream's dtype, if they fit this network."""
+        config, weight = self.config, self.linear_in.weight
+        axes = "N" if self.item_axes == 1 else "N1, N2"
+        if mv.dim() < 2 + self.item_axes or mv.shape[-2:] != (config.in_mv_channels, BLADES):
+            raise ValueError(
+                f"expected multivectors (..., {axes}, {config.in_mv_channels}, {BLADES}), got "
+                f"{tuple(mv.shape)}"
+            )
+        if s is None:
+            s = mv.new_zeros(*mv.shape[:-2], 0)
+        if s.shape != (*mv.shape[:-2], config.in_s_channels):
+            raise ValueError(
+                f"expected scalars {(*mv.shape[:-2], config.in_s_channels)} (items as in mv, "
+                f"{config.in_s_channels} channels), got {tuple(s.shape)}"
+            )
+        dtype = stream_dtype(weight.dtype)
+        for name, x in (("mv", mv), ("s", s)):
+            if not x.is_floating_point() or stream_dtype(x.dtype) != dtype:
+                raise TypeError(
+                    f"{name} has dtype {x.dtype}, the network {weight.dtype}; cast one of them, for "
+                    f"example {name}.to({weight.dtype})"
+                )
+            if x.device != weight.device:
+                raise ValueError(
+                    f"{name} is on {x.device}, the network on {weight.device}; move one with .to()"
+                )
+            if self.check_finite and not bool(x.isfinite().all()):
+                raise ValueError(f"{name} has NaN or infinite values; check your data")
+        return mv.to(dtype), s.to(dtype)
+
+    def __repr__(self) -> str:
+        c = self.config
+        parameters = sum(p.numel() for p in self.parameters())
+        kind = "multi-query" if c.multi_query else "multi-head"
+        return (
+            f"{type(self).__name__}({c.in_mv_channels} mv + {c.in_s_channels} s -> "
+            f"{c.out_mv_channels} mv + {c.out_s_channels} s; {c.num_blocks} blocks of "
+            f"{c.hidden_mv_channels} mv + {c.hidden_s_channels} s, {c.num_heads} {kind} heads, "
+            f"{parameters:,} parameters)"
+        )

@@ -1,0 +1,421 @@
+"""Geometric attention: one dot product of features that add up to invariants.
+
+    logit = [ α Σ_c ⟨q, k⟩ - β_c Σ_c ‖k̂₀ q̂ - q̂₀ k̂‖² + γ Σ q_s k_s ] / √(12 C + S)
+
+⟨q, k⟩ runs over the seven blades without e0 and e123; (q̂₀, q̂) is the trivector (e123, point part) times
+ω(q₀) = q₀ / (q₀² + ε), a point of weight near one, so that the second term is minus its squared distance. Written out,
+that term is the dot product of five features per channel, and the whole logit is one fused attention call.
+Without distance awareness: ⟨q, k⟩ over all eight blades, scale √(8 C + S).
+
+Shapes: inside, q, k, v are (..., N, H, C, 16) and (..., N, H, S); H = 1 for shared keys and values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..algebra import BLADES, E123, EUCLIDEAN, POINT
+from ..batch import Sets, packed_to_padded
+from ..constants import indices
+from .linear import EquiLinear
+from .norm import GradeDropout
+from .precision import at_least_float32
+from .rotary import rotate
+
+_WITHOUT_E123 = tuple(i for i in EUCLIDEAN if i != E123)
+_DISTANCE_FEATURES = 5
+
+
+class Heads(NamedTuple):
+    """Multivectors (..., N, H, C, 16) and scalars (..., N, H, S) of one of q, k, v."""
+
+    mv: Tensor
+    s: Tensor
+
+
+def head_widths(
+    mv_channels: int, s_channels: int, num_heads: int, width: int, rotary: bool
+) -> tuple[int, int]:
+    """Multivector and scalar channels per head, by the rule of the authors' code."""
+    mv = max(width * mv_channels // num_heads, 1)
+    s = max(width * s_channels // num_heads, 4) if s_channels else 0
+    if rotary and s:
+        s = max(s + s % 2, 8)
+    return mv, s
+
+
+class GeometricAttention(nn.Module):
+    """Attention of q to k, carrying v. Holds the learned weights of the logit's terms, as logarithms."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        mv_channels: int,
+        s_channels: int,
+        *,
+        distance_aware: bool = True,
+        learned_weights: str = "distance",
+        epsilon: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        self.distance_aware = distance_aware
+        self.epsilon = epsilon
+        features = (len(_WITHOUT_E123) + _DISTANCE_FEATURES) if distance_aware else len(EUCLIDEAN)
+        self.scale = 1 / math.sqrt(features * mv_channels + s_channels)
+        every = learned_weights == "all"
+        distance = distance_aware and learned_weights in ("distance", "all")
+
+        def logarithm(used: bool, channels: int) -> nn.Parameter | None:
+            return nn.Parameter(torch.zeros(num_heads, channels)) if used else None
+
+        self.log_alpha = logarithm(every, 1)
+        self.log_beta = logarithm(distance, mv_channels)
+        self.log_gamma = logarithm(every and s_channels > 0, 1)
+
+    def forward(
+        self,
+        q: Heads,
+        k: Heads,
+        v: Heads,
+        *,
+        sets: Sets | None = None,
+        context_sets: Sets | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """(..., N, H·C, 16) and (..., N, H·S), heads outermost."""
+        channels = v.mv.shape[-2]
+        values = torch.cat([v.mv.flatten(-2), v.s], dim=-1)
+        queries = self._features(q, as_query=True).to(values.dtype)
+        keys = self._features(k, as_query=False).to(values.dtype)
+        out = attend(
+            queries,
+            keys,
+            values,
+            scale=self.scale,
+            sets=sets,
+            context_sets=context_sets if context_sets is not None else sets,
+            attention_mask=attention_mask,
+        )
+        mv, s = out.split([channels * BLADES, v.s.shape[-1]], dim=-1)
+        # (..., N, H, C·16) to (..., N, H·C, 16): heads outermost
+        return mv.unflatten(-1, (channels, BLADES)).flatten(-3, -2), s.flatten(-2)
+
+    def _features(self, x: Heads, as_query: bool) -> Tensor:
+        """(..., N, H, features). The learned weights enter on the query's side."""
+        mv, s = at_least_float32(x.mv), at_least_float32(x.s)
+        blades = _WITHOUT_E123 if self.distance_aware else EUCLIDEAN
+        parts = [mv.index_select(-1, indices(blades, mv)).flatten(-2)]
+        if as_query and self.log_alpha is not None:
+            parts[0] = parts[0] * self.log_alpha.exp()
+        if self.distance_aware:
+            distance = _distance_features(mv, self.epsilon, as_query)
+            if as_query and self.log_beta is not None:
+                distance = distance * self.log_beta.exp().unsqueeze(-1)
+            parts.append(distance.flatten(-2))
+        parts.append(s * self.log_gamma.exp() if as_query and self.log_gamma is not None else s)
+        return torch.cat(parts, dim=-1)
+
+
+def _distance_features(mv: Tensor, epsilon: float, as_query: bool) -> Tensor:
+    """(..., 5): φ(q) and ψ(k) with φ·ψ = -‖k₀ q - q₀ k‖² of the normalised trivectors."""
+    weight = mv[..., E123, None]
+    omega = weight / (weight * weight + epsilon)
+    point = mv.index_select(-1, indices(POINT, mv)) * omega
+    weight = weight * omega
+    squared = (point * point).sum(-1, keepdim=True)
+    if as_query:
+        return torch.cat([weight * weight, squared, weight * point], dim=-1)
+    return torch.cat([-squared, -weight * weight, 2 * weight * point], dim=-1)
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    sets: Sets | None,
+    context_sets: Sets | None,
+    attention_mask: Tensor | None,
+) -> Tensor:
+    """softmax(q kᵀ · scale + mask) v over items: (..., N, H, D) and (..., M, 1 or H, D) to (..., N, H, V)."""
+    if (sets is not None and sets.offsets is not None) or (
+        context_sets is not None and context_sets.offsets is not None
+    ):
+        return _attend_packed(q, k, v, scale, sets, context_sets, attention_mask)
+    mask = None if context_sets is None else context_sets.mask
+    return _attend_padded(q, k, v, scale, mask, attention_mask)
+
+
+def _attend_packed(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    sets: Sets | None,
+    context_sets: Sets | None,
+    attention_mask: Tensor | None,
+) -> Tensor:
+    """Packed sets, padded for the attention call alone."""
+    if sets is None or context_sets is None or sets.offsets is None or context_sets.offsets is None:
+        raise ValueError("queries and keys must both be packed, or neither")
+    if attention_mask is not None:
+        raise ValueError(
+            "attention_mask needs padded sets; packed items of different samples never attend to "
+            "each other anyway"
+        )
+    queries, _ = packed_to_padded(q, sets.offsets, sets.max_items)
+    keys, mask = packed_to_padded(k, context_sets.offsets, context_sets.max_items)
+    values, _ = packed_to_padded(v, context_sets.offsets, context_sets.max_items)
+    out = _attend_padded(queries, keys, values, scale, mask, None)
+    return out[sets.sample, sets.positions(out.device)]
+
+
+def _attend_padded(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    mask: Tensor | None,
+    attention_mask: Tensor | None,
+) -> Tensor:
+    leading, (queries, heads, _) = q.shape[:-3], q.shape[-3:]
+    keys = k.shape[-3]
+    k = k.expand(*leading, keys, heads, k.shape[-1])
+    v = v.expand(*leading, keys, heads, v.shape[-1])
+    # Equal sizes let every fused kernel run; the zeros change no logit.
+    q = F.pad(q, (0, v.shape[-1] - q.shape[-1]))
+    k = F.pad(k, (0, v.shape[-1] - k.shape[-1]))
+    q, k, v = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
+    bias, alive = _merge_masks(mask, attention_mask, leading, heads, queries, keys)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    if alive is not None:
+        out = torch.where(alive, out, 0)
+    return out.transpose(1, 2).reshape(*leading, queries, heads, v.shape[-1])
+
+
+def _merge_masks(
+    mask: Tensor | None,
+    attention_mask: Tensor | None,
+    leading: torch.Size,
+    heads: int,
+    queries: int,
+    keys: int,
+) -> tuple[Tensor | None, Tensor | None]:
+    """One mask (batch, heads or 1, queries or 1, keys), and which queries have any key left.
+
+    A query without any key would be NaN; it attends to everything instead and its result is set to zero.
+    """
+    if mask is not None:
+        mask = mask.reshape(-1, 1, 1, keys)
+    if attention_mask is not None:
+        attention_mask = _expand_attention_mask(attention_mask, leading, heads, queries, keys)
+        if attention_mask.dtype == torch.bool:
+            mask = attention_mask if mask is None else mask & attention_mask
+        else:
+            if mask is not None:
+                attention_mask = attention_mask.masked_fill(~mask, -math.inf)
+            alive = (attention_mask > -math.inf).any(-1, keepdim=True)
+            return attention_mask.masked_fill(~alive, 0.0), alive
+    if mask is None:
+        return None, None
+    alive = mask.any(-1, keepdim=True)
+    return mask | ~alive, alive
+
+
+def _expand_attention_mask(
+    mask: Tensor, leading: torch.Size, heads: int, queries: int, keys: int
+) -> Tensor:
+    """(..., [heads,] N, M) to (batch, heads or 1, N, M)."""
+    if mask.dtype != torch.bool and not mask.is_floating_point():
+        raise TypeError(
+            f"attention_mask must be boolean (True = may attend) or floating point (added to the "
+            f"logits), got {mask.dtype}"
+        )
+    if mask.dim() == 2 or mask.dim() == len(leading) + 2:
+        per_head = mask.unsqueeze(-3)
+    elif mask.dim() == len(leading) + 3:
+        per_head = mask
+    else:
+        per_head = mask.new_empty(0, 0, 0)
+    target = (*leading, per_head.shape[-3], queries, keys)
+    fits = per_head.shape[-3] in (1, heads) and per_head.shape[-2:] == (queries, keys)
+    if not fits:
+        raise ValueError(
+            f"attention_mask must have shape (..., [heads,] items, items) for batch shape "
+            f"{tuple(leading)}, {heads} heads and {queries} x {keys} items, got {tuple(mask.shape)}"
+        )
+    return per_head.expand(target).reshape(-1, *target[-3:])
+
+
+class _Projected(nn.Module):
+    """What self- and cross-attention share: head splitting, the attention itself, the output map."""
+
+    def __init__(
+        self,
+        mv_channels: int,
+        s_channels: int,
+        num_heads: int,
+        *,
+        multi_query: bool = True,
+        attention_width: int = 2,
+        distance_aware: bool = True,
+        learned_weights: str = "distance",
+        rotary: bool = False,
+        rotary_base: float = 4096,
+        dropout: float = 0.0,
+        epsilon: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        if rotary and not s_channels:
+            raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
+        self.num_heads = num_heads
+        self.multi_query = multi_query
+        self.kv_heads = 1 if multi_query else num_heads
+        self.widths = head_widths(mv_channels, s_channels, num_heads, attention_width, rotary)
+        self.rotary_base = rotary_base if rotary else None
+        self.attention = GeometricAttention(
+            num_heads,
+            *self.widths,
+            distance_aware=distance_aware,
+            learned_weights=learned_weights,
+            epsilon=epsilon,
+        )
+        self.output = EquiLinear(
+            num_heads * self.widths[0],
+            mv_channels,
+            num_heads * self.widths[1],
+            s_channels,
+            initialization="small",
+        )
+        self.dropout = GradeDropout(dropout)
+
+    def _split(self, mv: Tensor, s: Tensor, heads: list[int]) -> list[Heads]:
+        """Consecutive groups of heads of the projected channels."""
+        mv_width, s_width = self.widths
+        mvs = mv.split([n * mv_width for n in heads], dim=-2)
+        ss = s.split([n * s_width for n in heads], dim=-1)
+        return [
+            Heads(m.unflatten(-2, (n, mv_width)), t.unflatten(-1, (n, s_width)))
+            for m, t, n in zip(mvs, ss, heads, strict=True)
+        ]
+
+    def _turn(self, x: Heads, sets: Sets | None) -> Heads:
+        if self.rotary_base is None:
+            return x
+        sets = Sets(x.s.shape[:-2]) if sets is None else sets
+        positions = sets.positions(x.s.device)
+        return Heads(x.mv, rotate(x.s, positions, self.rotary_base))
+
+    def extra_repr(self) -> str:
+        kind = "multi-query" if self.multi_query else "multi-head"
+        return f"{self.num_heads} heads of {self.widths[0]} mv + {self.widths[1]} s, {kind}"
+
+
+class SelfAttention(_Projected):
+    """Attention of a set to itself. `reinsert` channels of the network's input join queries and keys.
+
+    As in the authors' code, re-inserted channels reach the values too in the multi-head variant.
+    """
+
+    def __init__(
+        self,
+        mv_channels: int,
+        s_channels: int,
+        num_heads: int,
+        *,
+        reinsert_mv_channels: int = 0,
+        reinsert_s_channels: int = 0,
+        **options: object,
+    ) -> None:
+        super().__init__(mv_channels, s_channels, num_heads, **options)  # type: ignore[arg-type]
+        mv_width, s_width = self.widths
+        every = num_heads + 2 * self.kv_heads
+        fan_in = mv_channels + reinsert_mv_channels, s_channels + reinsert_s_channels
+        self.qkv = EquiLinear(
+            mv_channels, every * mv_width, s_channels, every * s_width, fan_in=fan_in
+        )
+        self.reinsert: EquiLinear | None = None
+        if reinsert_mv_channels or reinsert_s_channels:
+            reached = num_heads + self.kv_heads if self.multi_query else every
+            self.reinsert = EquiLinear(
+                reinsert_mv_channels,
+                reached * mv_width,
+                reinsert_s_channels,
+                reached * s_width,
+                bias=False,
+                fan_in=fan_in,
+            )
+
+    def forward(
+        self,
+        mv: Tensor,
+        s: Tensor,
+        *,
+        reinsert: tuple[Tensor, Tensor] | None = None,
+        sets: Sets | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        qkv_mv, qkv_s = self.qkv(mv, s)
+        if self.reinsert is not None:
+            if reinsert is None:
+                raise ValueError("this attention re-inserts input channels: pass reinsert=(mv, s)")
+            more_mv, more_s = self.reinsert(*reinsert)
+            qkv_mv = qkv_mv + F.pad(more_mv, (0, 0, 0, qkv_mv.shape[-2] - more_mv.shape[-2]))
+            qkv_s = qkv_s + F.pad(more_s, (0, qkv_s.shape[-1] - more_s.shape[-1]))
+        q, k, v = self._split(qkv_mv, qkv_s, [self.num_heads, self.kv_heads, self.kv_heads])
+        q, k = self._turn(q, sets), self._turn(k, sets)
+        out = self.attention(q, k, v, sets=sets, attention_mask=attention_mask)
+        return self.dropout(*self.output(*out))
+
+
+class CrossAttention(_Projected):
+    """Attention of one set (mv, s) to another, the context; each sample of one to the same sample of the other."""
+
+    def __init__(
+        self,
+        mv_channels: int,
+        s_channels: int,
+        num_heads: int,
+        *,
+        context_mv_channels: int | None = None,
+        context_s_channels: int | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(mv_channels, s_channels, num_heads, **options)  # type: ignore[arg-type]
+        context_mv = mv_channels if context_mv_channels is None else context_mv_channels
+        context_s = s_channels if context_s_channels is None else context_s_channels
+        mv_width, s_width = self.widths
+        shared = 2 * self.kv_heads
+        self.q = EquiLinear(mv_channels, num_heads * mv_width, s_channels, num_heads * s_width)
+        self.kv = EquiLinear(context_mv, shared * mv_width, context_s, shared * s_width)
+
+    def forward(
+        self,
+        mv: Tensor,
+        s: Tensor,
+        context_mv: Tensor,
+        context_s: Tensor,
+        *,
+        sets: Sets | None = None,
+        context_sets: Sets | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        (q,) = self._split(*self.q(mv, s), [self.num_heads])
+        k, v = self._split(*self.kv(context_mv, context_s), [self.kv_heads, self.kv_heads])
+        if context_sets is None:
+            context_sets = Sets(context_mv.shape[:-2])
+        out = self.attention(
+            self._turn(q, sets),
+            self._turn(k, context_sets),
+            v,
+            sets=sets,
+            context_sets=context_sets,
+            attention_mask=attention_mask,
+        )
+        return self.dropout(*self.output(*out))

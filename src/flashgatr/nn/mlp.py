@@ -1,0 +1,58 @@
+"""The geometric MLP: bilinear layer, gate, linear map.
+
+    Geometric(x; z) = Linear( x₁ x₂ , z · join(x₃, x₄) ),     x₁..x₄ = four linear maps of x
+
+z is the e123 part of a reference multivector (..., 1), which makes the join change sign under mirrors as it must.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..ops import join, product
+from .linear import EquiLinear
+from .norm import GradeDropout, ScalarGate
+from .precision import at_least_float32
+
+
+class GeometricBilinear(nn.Module):
+    """Geometric product and equivariant join of learned projections of the input."""
+
+    def __init__(
+        self,
+        in_mv_channels: int,
+        out_mv_channels: int,
+        in_s_channels: int = 0,
+        out_s_channels: int = 0,
+    ) -> None:
+        super().__init__()
+        hidden = max(out_mv_channels // 2, 1)
+        self.inputs = EquiLinear(in_mv_channels, 4 * hidden, in_s_channels)
+        # The product starts near x · 1, so that the layer begins close to linear.
+        self.inputs.reset_parameters("almost_unit_scalar", rows=slice(hidden, 2 * hidden))
+        self.output = EquiLinear(2 * hidden, out_mv_channels, in_s_channels, out_s_channels)
+
+    def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        projected, _ = self.inputs(mv, s)
+        left, right, join_left, join_right = at_least_float32(projected).chunk(4, dim=-2)
+        joined = reference[..., None, None] * join(join_left, join_right)
+        return self.output(torch.cat([product(left, right), joined], dim=-2), s)
+
+
+class GeoMLP(nn.Module):
+    """Bilinear layer to twice the width, scalar gate, linear map back."""
+
+    def __init__(
+        self, mv_channels: int, s_channels: int, *, activation: str = "gelu", dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        wide = 2 * mv_channels, 2 * s_channels
+        self.bilinear = GeometricBilinear(mv_channels, wide[0], s_channels, wide[1])
+        self.gate = ScalarGate(activation)
+        self.linear = EquiLinear(wide[0], mv_channels, wide[1], s_channels)
+        self.dropout = GradeDropout(dropout)
+
+    def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        mv, s = self.dropout(*self.bilinear(mv, s, reference))
+        return self.dropout(*self.linear(*self.gate(mv, s)))

@@ -1,0 +1,31 @@
+"""The precision policy, in one place.
+
+- Residual stream, norms, centroid, distance features and multivector products: float32 at least.
+- Dense products and attention: the parameters' dtype, or autocast's.
+- First and last linear map: float32 at least, also under autocast, so that the network's inputs reach
+  its outputs on a path that never rounds to 16 bits.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32 if it has 16 bits, else unchanged."""
+    return x.to(stream_dtype(x.dtype))
+
+
+def stream_dtype(dtype: torch.dtype) -> torch.dtype:
+    """dtype of the residual stream of a network whose parameters have this dtype."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Switch autocast off where it is on."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)
+    return nullcontext()

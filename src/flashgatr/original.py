@@ -1,0 +1,227 @@
+"""Weights of the authors' code (package `gatr`), turned into ours.
+
+Their q, k, v channels are numbered hidden · heads + head, ours head · hidden + hidden; their multi-head projection packs
+(q, k, v) outermost, as ours does. Their re-inserted channels are further inputs of the same matrix, ours have their own.
+Everything else is a renaming. Their files are pickles and are read with torch's weights-only unpickler, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .config import GATrConfig
+from .io import LoadError
+from .nn.attention import head_widths
+
+State = dict[str, Tensor]
+
+_FREE = {
+    "activation", "checkpoint", "distance_epsilon", "dropout", "length_scale", "norm_epsilon", "recenter",
+    "reinsert_mv_channels", "reinsert_s_channels", "rotary_base",
+}  # fmt: skip
+"""Options the tensors do not tell."""
+
+
+def convert(
+    source: Mapping[str, Tensor] | str | os.PathLike[str],
+    *,
+    axial: bool,
+    options: Mapping[str, Any],
+) -> tuple[GATrConfig, State]:
+    """Configuration and state dict of the network that computes what the authors' did."""
+    for name in options:
+        if name not in _FREE:
+            known = name in {field.name for field in fields(GATrConfig)}
+            reason = "is read off the tensors" if known else "is unknown"
+            raise TypeError(
+                f"option {name!r} {reason}; from_original takes {', '.join(sorted(_FREE))}"
+            )
+    state = _strip_prefix(_read(source))
+    try:
+        config = _config(state, axial, dict(options))
+        return config, _tensors(state, config)
+    except KeyError as error:
+        raise LoadError(
+            f"this is not a state dict of the authors' GATr: tensor {error.args[0]!r} is missing"
+        ) from error
+
+
+def _read(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> Mapping[str, Tensor]:
+    if isinstance(source, Mapping):
+        return source
+    name = os.fspath(source)
+    if name.endswith(".safetensors"):
+        from safetensors.torch import load_file
+
+        return load_file(name)
+    loaded = torch.load(name, map_location="cpu", weights_only=True)
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
+        loaded = loaded["model"]
+    if not isinstance(loaded, Mapping):
+        raise LoadError(f"{name} holds a {type(loaded).__name__}, not a state dict")
+    return loaded
+
+
+def _strip_prefix(state: Mapping[str, Tensor]) -> State:
+    """Drop what wrappers put before the network's own names (`net.`, `module.`)."""
+    ends = [key for key in state if key.endswith("linear_in.weight")]
+    if len(ends) != 1:
+        raise LoadError(
+            "this is not a state dict of the authors' GATr: expected one tensor '…linear_in.weight', "
+            f"found {len(ends)}"
+        )
+    prefix = ends[0].removesuffix("linear_in.weight")
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+def _config(state: State, axial: bool, options: dict[str, Any]) -> GATrConfig:
+    hidden_mv, in_mv, _ = state["linear_in.weight"].shape
+    hidden_s, in_s = _outputs(state, "linear_in.mvs2s"), _inputs(state, "linear_in.s2mvs")
+    blocks = 1 + max(int(m[1]) for k in state if (m := re.match(r"blocks\.(\d+)\.", k)))
+    heads, _, head_mv = state["blocks.0.attention.attention.log_weights"].shape
+    multi_query = "blocks.0.attention.qkv_module.q_linear.weight" in state
+    query = "blocks.0.attention.qkv_module." + ("q_linear" if multi_query else "in_linear")
+    rotary = [f"blocks.{i}.attention.pos_encoding.inv_freq" in state for i in range(blocks)]
+    head_s = _inputs(state, "blocks.0.attention.out_linear.s2mvs") // heads
+
+    def reinserted(key: str, tensor: str, hidden: int) -> None:
+        extra = _inputs(state, tensor) - hidden
+        options.setdefault(key, tuple(range(extra)))
+        if len(options[key]) != extra:
+            raise ValueError(f"{key}={options[key]!r}, but the weights re-insert {extra} channels")
+
+    reinserted("reinsert_mv_channels", query, hidden_mv)
+    reinserted("reinsert_s_channels", query + ".s2mvs", hidden_s)
+    if any(rotary):
+        frequencies = state[f"blocks.{rotary.index(True)}.attention.pos_encoding.inv_freq"]
+        options.setdefault("rotary_base", _rotary_base(frequencies))
+    return GATrConfig(
+        in_mv_channels=in_mv,
+        in_s_channels=in_s,
+        hidden_mv_channels=hidden_mv,
+        hidden_s_channels=hidden_s,
+        out_mv_channels=state["linear_out.weight"].shape[0],
+        out_s_channels=_outputs(state, "linear_out.mvs2s"),
+        num_blocks=blocks,
+        num_heads=heads,
+        multi_query=multi_query,
+        attention_width=_width(hidden_mv, hidden_s, heads, rotary[0], (head_mv, head_s)),
+        rotary=_axial_rotary(rotary) if axial else rotary[0],
+        **options,
+    )
+
+
+def _axial_rotary(rotary: list[bool]) -> tuple[bool, bool]:
+    """Odd blocks attend over the first axis, even ones over the second."""
+    return len(rotary) > 1 and rotary[1], rotary[0]
+
+
+def _width(mv: int, s: int, heads: int, rotary: bool, found: tuple[int, int]) -> int:
+    for width in range(1, 65):
+        if head_widths(mv, s, heads, width, rotary) == found:
+            return width
+    raise LoadError(
+        f"heads of {found[0]} mv + {found[1]} s channels do not follow from {mv} mv + {s} s channels "
+        f"and {heads} heads"
+    )
+
+
+def _rotary_base(frequencies: Tensor) -> float:
+    """inv_freq[1] = base^(-1 / n) for n frequencies."""
+    n = frequencies.numel()
+    base = float(frequencies[1].double() ** -n) if n > 1 else 4096.0
+    return float(round(base)) if abs(base - round(base)) < 1e-2 else base
+
+
+def _inputs(state: State, layer: str) -> int:
+    weight = state.get(layer + ".weight")
+    return 0 if weight is None else weight.shape[1]
+
+
+def _outputs(state: State, layer: str) -> int:
+    weight = state.get(layer + ".weight")
+    return 0 if weight is None else weight.shape[0]
+
+
+def _tensors(state: State, config: GATrConfig) -> State:
+    out: State = {}
+    for name in ("linear_in", "linear_out"):
+        _put(out, name, _linear(state, name))
+    for i in range(config.num_blocks):
+        _attention(out, state, f"blocks.{i}.attention.", config)
+        theirs, ours = f"blocks.{i}.mlp.layers.", f"blocks.{i}.mlp."
+        parts = ("left", "right", "join_left", "join_right")
+        inputs = [_linear(state, f"{theirs}0.linear_{part}") for part in parts]
+        _put(
+            out, ours + "bilinear.inputs", {k: torch.cat([x[k] for x in inputs]) for k in inputs[0]}
+        )
+        _put(out, ours + "bilinear.output", _linear(state, theirs + "0.linear_out"))
+        last = "2" if theirs + "2.weight" in state else "3"  # dropout shifts the numbering
+        _put(out, ours + "linear", _linear(state, theirs + last))
+    return out
+
+
+def _attention(out: State, state: State, name: str, config: GATrConfig) -> None:
+    out[name + "attention.log_beta"] = state[name + "attention.log_weights"][:, 0]
+    _put(out, name + "output", _linear(state, name + "out_linear"))
+    heads, qkv = config.num_heads, name + "qkv_module."
+    if config.multi_query:
+        q, k, v = (_linear(state, f"{qkv}{part}_linear") for part in "qkv")
+        q = {key: _by_head(x, heads) for key, x in q.items()}
+    else:
+        merged = _linear(state, qkv + "in_linear")
+        q, k, v = (
+            {key: _by_head(x.chunk(3)[i], heads) for key, x in merged.items()} for i in range(3)
+        )
+    own, extra = zip(*(_split_inputs(x, config) for x in (q, k, v)), strict=True)
+    _put(out, name + "qkv", {key: torch.cat([x[key] for x in own]) for key in own[0]})
+    if config.reinsert_mv_channels or config.reinsert_s_channels:
+        reached = extra[:2] if config.multi_query else extra
+        merged_extra = {key: torch.cat([x[key] for x in reached]) for key in extra[0]}
+        _put(out, name + "reinsert", merged_extra)
+
+
+def _by_head(x: Tensor, heads: int) -> Tensor:
+    """Output rows hidden · heads + head to head · hidden + hidden."""
+    return x.unflatten(0, (-1, heads)).transpose(0, 1).flatten(0, 1)
+
+
+def _split_inputs(linear: State, config: GATrConfig) -> tuple[State, State]:
+    """Columns of the hidden state, and those of the re-inserted channels (without bias)."""
+    sizes = {
+        "weight": config.hidden_mv_channels,
+        "mv2s": config.hidden_mv_channels,
+        "s2mv": config.hidden_s_channels,
+        "s2s": config.hidden_s_channels,
+    }
+    own = {k: x[:, : sizes[k]] if k in sizes else x for k, x in linear.items()}
+    extra = {k: linear[k][:, size:] for k, size in sizes.items() if k in linear}
+    return own, extra
+
+
+def _linear(state: State, name: str) -> State:
+    """One of their EquiLinears, by our names; a missing bias is zero."""
+    weight = state[name + ".weight"]
+    renamed = {
+        "weight": weight,
+        "s2mv": state.get(name + ".s2mvs.weight"),
+        "mv2s": state.get(name + ".mvs2s.weight"),
+        "s2s": state.get(name + ".s2s.weight"),
+        "bias_s": state.get(name + ".mvs2s.bias"),
+    }
+    bias = state.get(name + ".s2mvs.bias", state.get(name + ".bias"))
+    renamed["bias_mv"] = weight.new_zeros(weight.shape[0]) if bias is None else bias.flatten()
+    return {key: x for key, x in renamed.items() if x is not None}
+
+
+def _put(out: State, name: str, linear: State) -> None:
+    for key, x in linear.items():
+        if x.numel():
+            out[f"{name}.{key}"] = x.contiguous()

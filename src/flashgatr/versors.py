@@ -1,0 +1,187 @@
+"""Elements of E(3) as versors of Pin(3,0,1): make, sample, compose, invert, apply, convert; recentring.
+
+A versor is a product of reflections, a multivector (..., 16) of norm one; u and -u are the same motion. Make them
+with embed_translation, embed_rotation, embed_reflection and embed_point_reflection; the motion "first v, then u" is
+their product u v.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .algebra import BLADES, E123, EUCLIDEAN, NORMAL, NULL, PGA
+from .batch import Sets
+from .constants import constant, indices
+from .geometry import (
+    embed_plane,
+    embed_point,
+    embed_rotation,
+    embed_translation,
+    extract_direction,
+    extract_point,
+    matrix_to_quaternion,
+)
+from .ops import inverse, product, sandwich
+
+Kind = Literal["E(3)", "SE(3)", "rotation", "translation", "reflection"]
+
+
+def compose(*versors: Tensor) -> Tensor:
+    """The motion that applies the last versor first: compose(u, v) x = u (v x).
+
+    >>> t = embed_translation(torch.tensor([1.0, 0.0, 0.0]))
+    >>> extract_point(apply(compose(t, t, t), embed_point(torch.zeros(3))))
+    tensor([3., 0., 0.])
+    """
+    if not versors:
+        raise ValueError("compose needs at least one versor")
+    result = versors[0]
+    for versor in versors[1:]:
+        result = product(result, versor)
+    return result
+
+
+def apply(versor: Tensor, mv: Tensor) -> Tensor:
+    """Move multivectors (..., 16) by a versor (16) or by versors that broadcast with them."""
+    return sandwich(versor, mv)
+
+
+def invert(versor: Tensor) -> Tensor:
+    """The motion that undoes this one."""
+    return inverse(versor)
+
+
+def sample(
+    *shape: int,
+    kind: Kind = "E(3)",
+    distance: float = 1.0,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Random versors (*shape, 16).
+
+    Rotations are uniform, shifts normal with standard deviation `distance`, mirrors pass near the origin at
+    that scale. "E(3)" is even or odd with equal probability, and every kind takes either sign of u.
+    """
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*shape, *size, generator=generator, dtype=dtype)
+
+    def chance() -> Tensor:
+        return torch.rand(*shape, 1, generator=generator, dtype=dtype) < 0.5
+
+    shift = embed_translation(distance * normal(3))
+    turn = embed_rotation(torch.nn.functional.normalize(normal(4), dim=-1))
+    mirror = embed_plane(torch.nn.functional.normalize(normal(3), dim=-1), distance * normal(3))
+    if kind == "translation":
+        versor = shift
+    elif kind == "rotation":
+        versor = turn
+    elif kind == "reflection":
+        versor = mirror
+    elif kind == "SE(3)":
+        versor = product(shift, turn)
+    elif kind == "E(3)":
+        even = product(shift, turn)
+        versor = torch.where(chance(), even, product(even, mirror))
+    else:
+        raise ValueError(
+            f"unknown kind {kind!r}; expected 'E(3)', 'SE(3)', 'rotation', 'translation' or "
+            "'reflection'"
+        )
+    return torch.where(chance(), versor, -versor)
+
+
+def to_matrix(versor: Tensor) -> Tensor:
+    """Homogeneous matrix (..., 4, 4) of the motion: x ↦ R x + t, R orthogonal."""
+    axes = torch.eye(3, dtype=versor.dtype, device=versor.device)
+    planes = embed_plane(axes, torch.zeros_like(axes))
+    columns = apply(versor.unsqueeze(-2), planes)[..., NORMAL]
+    shift = extract_point(apply(versor, embed_point(axes.new_zeros(3))))
+    top = torch.cat([columns.transpose(-1, -2), shift.unsqueeze(-1)], dim=-1)
+    bottom = constant(((0, 0, 0, 1),), versor).expand(*top.shape[:-2], 1, 4)
+    return torch.cat([top, bottom], dim=-2)
+
+
+def from_matrix(matrix: Tensor) -> Tensor:
+    """Versor of a homogeneous matrix (..., 4, 4), or of an orthogonal one (..., 3, 3).
+
+    An improper matrix is the inversion through the origin after a rotation; the sign of the versor is arbitrary.
+    """
+    if matrix.shape[-2:] not in ((3, 3), (4, 4)):
+        raise ValueError(f"expected a matrix (..., 3, 3) or (..., 4, 4), got {tuple(matrix.shape)}")
+    linear = matrix[..., :3, :3]
+    error = (linear @ linear.mT - constant(_IDENTITY, linear)).abs().amax()
+    if not error <= 1e-3:
+        raise ValueError(
+            f"the 3 x 3 part must be orthogonal; R Rᵀ differs from the identity by {error:.1e}; "
+            "E(3) has no scaling or shear"
+        )
+    proper = (torch.linalg.det(linear) > 0)[..., None, None]
+    turn = embed_rotation(matrix_to_quaternion(torch.where(proper, linear, -linear)))
+    inversion = embed_point(linear.new_zeros(3))
+    versor = torch.where(proper.squeeze(-1), turn, product(inversion, turn))
+    if matrix.shape[-1] == 3:
+        return versor
+    return product(embed_translation(matrix[..., :3, 3]), versor)
+
+
+def to_quaternion(versor: Tensor) -> Tensor:
+    """Unit quaternion (i, j, k, w) of the rotation part of an even versor."""
+    return matrix_to_quaternion(to_matrix(versor)[..., :3, :3])
+
+
+_IDENTITY = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+
+
+def _shift_table() -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
+    """For each axis a: which blade, with which sign, a unit shift along a adds to every blade.
+
+    A shift by v is x ↦ x - e0 (v ⌋ t), t the part of x without e0.
+    """
+    table = []
+    for axis in range(3):
+        source, sign = [0] * BLADES, [0.0] * BLADES
+        for k, i, j, s in PGA.contraction_terms:
+            if i == range(BLADES)[NORMAL][axis] and j in EUCLIDEAN:
+                null = NULL[EUCLIDEAN.index(k)]
+                source[null], sign[null] = j, -float(s)
+        table.append((tuple(source), tuple(sign)))
+    return tuple(table)
+
+
+_SHIFT = _shift_table()
+
+
+def translate(mv: Tensor, shift: Tensor) -> Tensor:
+    """Move multivectors (..., 16) by a shift (..., 3): twelve terms instead of two products."""
+    for axis, (source, sign) in enumerate(_SHIFT):
+        moved = mv.index_select(-1, indices(source, mv)) * constant(sign, mv)
+        mv = mv + shift[..., axis, None] * moved
+    return mv
+
+
+def rescale(mv: Tensor, factor: float) -> Tensor:
+    """Multiply every length by `factor`: e0 ↦ factor · e0, an automorphism of the algebra."""
+    return mv * constant(tuple(factor if i in NULL else 1.0 for i in range(BLADES)), mv)
+
+
+def centroid(mv: Tensor, sets: Sets) -> Tensor:
+    """Weighted centre of the points of every sample: Σ w t / Σ w² over its items and channels.
+
+    w is e123 and t the point part, so that the centre moves with the sample under all of E(3). A sample whose
+    e123 is zero, or rounding noise beside its other parts, has no centre: the origin is returned for it.
+    """
+    mv = mv.detach()
+    weight = mv[..., E123, None]
+    moment = sets.sum((weight * extract_direction(mv)).sum(-2))
+    mass = sets.sum((weight * weight).sum(-2))
+    everything = sets.sum(
+        mv.index_select(-1, indices(EUCLIDEAN, mv)).square().sum((-2, -1))[..., None]
+    )
+    noise = everything * (16 * torch.finfo(mv.dtype).eps) ** 2
+    centred = mass > noise
+    return torch.where(centred, moment / torch.where(centred, mass, 1), 0)
