@@ -66,10 +66,8 @@ class GATrBlock(nn.Module):
         self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
 
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
-        attend = dict(
-            reinsert=around.reinsert, sets=around.sets, attention_mask=around.attention_mask
-        )
-        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), **attend))
+        context = around.reinsert, around.sets, around.attention_mask
+        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), *context))
         mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
         return mv, s
 

@@ -152,7 +152,7 @@ def _bilinear(x: Tensor, y: Tensor, terms: tuple[Term, ...]) -> Tensor:
     _check(x, "x")
     _check(y, "y")
     index, sign = _left_matrix(terms)
-    left = x.index_select(-1, indices(index, x)).unflatten(-1, (BLADES, BLADES)) * constant(sign, x)
+    left = x.index_select(-1, indices(index, x)).reshape(*x.shape, BLADES) * constant(sign, x)
     return (left * y.unsqueeze(-2)).sum(-1)
 
 

@@ -190,7 +190,8 @@ def _attention(out: State, state: State, name: str, config: GATrConfig) -> None:
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
     """Output rows hidden · heads + head to head · hidden + hidden."""
-    return x.unflatten(0, (-1, heads)).transpose(0, 1).flatten(0, 1)
+    hidden = x.shape[0] // heads
+    return x.reshape(hidden, heads, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
 
 
 def _split_inputs(linear: State, config: GATrConfig) -> tuple[State, State]:

@@ -295,9 +295,10 @@ class _Projected(nn.Module):
         )
         self.dropout = GradeDropout(dropout)
 
-    def _split(self, mv: Tensor, s: Tensor, heads: list[int]) -> list[Heads]:
+    def _split(self, projected: tuple[Tensor, Tensor], heads: list[int]) -> list[Heads]:
         """Consecutive groups of heads of the projected channels."""
         mv_width, s_width = self.widths
+        mv, s = projected
         mvs = mv.split([n * mv_width for n in heads], dim=-2)
         ss = s.split([n * s_width for n in heads], dim=-1)
         return [
@@ -356,7 +357,6 @@ class SelfAttention(_Projected):
         self,
         mv: Tensor,
         s: Tensor,
-        *,
         reinsert: tuple[Tensor, Tensor] | None = None,
         sets: Sets | None = None,
         attention_mask: Tensor | None = None,
@@ -368,10 +368,11 @@ class SelfAttention(_Projected):
             more_mv, more_s = self.reinsert(*reinsert)
             qkv_mv = qkv_mv + F.pad(more_mv, (0, 0, 0, qkv_mv.shape[-2] - more_mv.shape[-2]))
             qkv_s = qkv_s + F.pad(more_s, (0, qkv_s.shape[-1] - more_s.shape[-1]))
-        q, k, v = self._split(qkv_mv, qkv_s, [self.num_heads, self.kv_heads, self.kv_heads])
+        q, k, v = self._split((qkv_mv, qkv_s), [self.num_heads, self.kv_heads, self.kv_heads])
         q, k = self._turn(q, sets), self._turn(k, sets)
-        out = self.attention(q, k, v, sets=sets, attention_mask=attention_mask)
-        return self.dropout(*self.output(*out))
+        mv, s = self.attention(q, k, v, sets=sets, attention_mask=attention_mask)
+        mv, s = self.dropout(*self.output(mv, s))
+        return mv, s
 
 
 class CrossAttention(_Projected):
@@ -406,11 +407,11 @@ class CrossAttention(_Projected):
         context_sets: Sets | None = None,
         attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        (q,) = self._split(*self.q(mv, s), [self.num_heads])
-        k, v = self._split(*self.kv(context_mv, context_s), [self.kv_heads, self.kv_heads])
+        (q,) = self._split(self.q(mv, s), [self.num_heads])
+        k, v = self._split(self.kv(context_mv, context_s), [self.kv_heads, self.kv_heads])
         if context_sets is None:
             context_sets = Sets(context_mv.shape[:-2])
-        out = self.attention(
+        mv, s = self.attention(
             self._turn(q, sets),
             self._turn(k, context_sets),
             v,
@@ -418,4 +419,5 @@ class CrossAttention(_Projected):
             context_sets=context_sets,
             attention_mask=attention_mask,
         )
-        return self.dropout(*self.output(*out))
+        mv, s = self.dropout(*self.output(mv, s))
+        return mv, s

@@ -37,7 +37,8 @@ class GeometricBilinear(nn.Module):
         projected, _ = self.inputs(mv, s)
         left, right, join_left, join_right = at_least_float32(projected).chunk(4, dim=-2)
         joined = reference[..., None, None] * join(join_left, join_right)
-        return self.output(torch.cat([product(left, right), joined], dim=-2), s)
+        mv, s = self.output(torch.cat([product(left, right), joined], dim=-2), s)
+        return mv, s
 
 
 class GeoMLP(nn.Module):
@@ -55,4 +56,5 @@ class GeoMLP(nn.Module):
 
     def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         mv, s = self.dropout(*self.bilinear(mv, s, reference))
-        return self.dropout(*self.linear(*self.gate(mv, s)))
+        mv, s = self.dropout(*self.linear(*self.gate(mv, s)))
+        return mv, s
