@@ -39,9 +39,9 @@ class Algebra:
     r: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.p, self.q, self.r) < 0 or self.generators > 12:
-            raise ValueError(
-                f"signature ({self.p}, {self.q}, {self.r}) must be non-negative with at most 12 "
+        if min(self.p, self.q, self.r) < 0 or self.generators > 9:
+            raise ValueError(  # one digit each: the name of a twelfth, e12, would be taken
+                f"signature ({self.p}, {self.q}, {self.r}) must be non-negative with at most 9 "
                 "generators in all"
             )
 

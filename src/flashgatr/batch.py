@@ -8,6 +8,7 @@ Samples never mix: whatever is summed, averaged or attended to is so within one 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -87,22 +88,17 @@ class Sets:
             return total.index_add(0, self.sample, x)
         return self.keep(x).sum(self._item_dims())
 
-    def count(self, like: Tensor) -> Tensor:
-        """Number of valid items of every sample, (samples, 1), at least one."""
+    def count(self, dtype: torch.dtype) -> Tensor | int:
+        """Number of valid items of every sample, (samples, 1) or one number for all, at least one."""
         if self.offsets is not None:
-            number = self.offsets.diff()[:, None].to(like.dtype)
-        elif self.mask is not None:
-            number = self.mask.unsqueeze(-1).to(like.dtype).sum(self._item_dims())
-        else:
-            size = 1
-            for dim in self.shape[len(self.shape) - self.axes :]:
-                size *= dim
-            return like.new_full((1,), max(size, 1))
-        return number.clamp(min=1)
+            return self.offsets.diff()[:, None].to(dtype).clamp(min=1)
+        if self.mask is not None:
+            return self.mask.unsqueeze(-1).to(dtype).sum(self._item_dims()).clamp(min=1)
+        return max(math.prod(self.shape[len(self.shape) - self.axes :]), 1)
 
     def mean(self, x: Tensor) -> Tensor:
         """Mean over the valid items of every sample (zero for an empty one)."""
-        return self.sum(x) / self.count(x)
+        return self.sum(x) / self.count(x.dtype)
 
     def spread(self, per_sample: Tensor) -> Tensor:
         """(samples, F) back to every item: broadcastable to (items, F)."""

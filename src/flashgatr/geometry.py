@@ -306,4 +306,8 @@ def _coordinates(x: Tensor, size: int, name: str) -> Tensor:
 def _multivector(mv: Tensor) -> Tensor:
     if mv.shape[-1:] != (BLADES,):
         raise ValueError(f"a multivector must have shape (..., {BLADES}), got {tuple(mv.shape)}")
+    if not mv.is_floating_point():
+        raise TypeError(
+            f"a multivector must be floating point, got {mv.dtype}; cast it with .float()"
+        )
     return mv

@@ -10,8 +10,6 @@ neither autocast nor TF32 lowers the precision.
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -37,6 +35,27 @@ __all__ = [
 ]
 
 
+Matrix = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
+
+
+def _left_matrix(terms: tuple[Term, ...]) -> Matrix:
+    """Which component of x stands at row k, column j of its left multiplication, and its sign."""
+    index = [0] * (BLADES * BLADES)
+    sign = [[0] * BLADES for _ in range(BLADES)]
+    for k, i, j, s in terms:
+        index[k * BLADES + j] = i
+        sign[k][j] = s
+    return tuple(index), tuple(tuple(row) for row in sign)
+
+
+# Plain values, made at import: tracers read them as constants.
+_PRODUCT, _WEDGE = _left_matrix(PGA.product_terms), _left_matrix(PGA.outer_terms)
+_JOIN, _CONTRACTION = _left_matrix(PGA.join_terms), _left_matrix(PGA.contraction_terms)
+_REVERSE, _INVOLUTION = PGA.reverse_sign, PGA.involution_sign
+_DUAL, _UNDUAL_SIGN = PGA.dual_index, PGA.dual_sign
+_DUAL_SIGN = tuple(_UNDUAL_SIGN[i] for i in _DUAL)
+
+
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Geometric product x y: 192 of the 4,096 possible terms are not zero.
 
@@ -44,17 +63,17 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     >>> product(e1, e2).nonzero().item()  # e12
     8
     """
-    return _bilinear(x, y, PGA.product_terms)
+    return _bilinear(x, y, _PRODUCT)
 
 
 def wedge(x: Tensor, y: Tensor) -> Tensor:
     """Outer product x ∧ y: the intersection of planes, lines and points."""
-    return _bilinear(x, y, PGA.outer_terms)
+    return _bilinear(x, y, _WEDGE)
 
 
 def left_contraction(x: Tensor, y: Tensor) -> Tensor:
     """x ⌋ y: the part of x y whose grade is that of y less that of x."""
-    return _bilinear(x, y, PGA.contraction_terms)
+    return _bilinear(x, y, _CONTRACTION)
 
 
 def join(x: Tensor, y: Tensor) -> Tensor:
@@ -62,7 +81,7 @@ def join(x: Tensor, y: Tensor) -> Tensor:
 
     The outer dual is the dual, not its inverse (odd grades change sign); equivariant under SE(3).
     """
-    return _bilinear(x, y, PGA.join_terms)
+    return _bilinear(x, y, _JOIN)
 
 
 def equivariant_join(x: Tensor, y: Tensor, reference: Tensor) -> Tensor:
@@ -88,26 +107,25 @@ def norm(x: Tensor) -> Tensor:
 def reverse(x: Tensor) -> Tensor:
     """x̃: the order of all vector factors reversed (bivectors and trivectors change sign)."""
     _check(x, "x")
-    return x * constant(PGA.reverse_sign, x)
+    return x * constant(_REVERSE, x)
 
 
 def involute(x: Tensor) -> Tensor:
     """Grade involution x̂: odd grades change sign."""
     _check(x, "x")
-    return x * constant(PGA.involution_sign, x)
+    return x * constant(_INVOLUTION, x)
 
 
 def dual(x: Tensor) -> Tensor:
     """Right complement: e_S ∧ dual(e_S) = e0123."""
     _check(x, "x")
-    flipped = x.index_select(-1, indices(PGA.dual_index, x))
-    return flipped * constant(tuple(PGA.dual_sign[i] for i in PGA.dual_index), x)
+    return x.index_select(-1, indices(_DUAL, x)) * constant(_DUAL_SIGN, x)
 
 
 def undual(x: Tensor) -> Tensor:
     """Inverse of the dual (the left complement)."""
     _check(x, "x")
-    return x.index_select(-1, indices(PGA.dual_index, x)) * constant(PGA.dual_sign, x)
+    return x.index_select(-1, indices(_DUAL, x)) * constant(_UNDUAL_SIGN, x)
 
 
 def select_grade(x: Tensor, k: int) -> Tensor:
@@ -147,24 +165,13 @@ def _euclidean(x: Tensor) -> Tensor:
     return x.index_select(-1, indices(EUCLIDEAN, x))
 
 
-def _bilinear(x: Tensor, y: Tensor, terms: tuple[Term, ...]) -> Tensor:
-    """Σ sign x_i y_j e_k over the terms, as (left multiplication by x, a 16 x 16 matrix) times y."""
+def _bilinear(x: Tensor, y: Tensor, matrix: Matrix) -> Tensor:
+    """Σ sign x_i y_j e_k over a table's terms, as (left multiplication by x, a 16 x 16 matrix) times y."""
     _check(x, "x")
     _check(y, "y")
-    index, sign = _left_matrix(terms)
+    index, sign = matrix
     left = x.index_select(-1, indices(index, x)).reshape(*x.shape, BLADES) * constant(sign, x)
     return (left * y.unsqueeze(-2)).sum(-1)
-
-
-@lru_cache(maxsize=16)
-def _left_matrix(terms: tuple[Term, ...]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Which component of x stands at row k, column j of its left multiplication, and its sign."""
-    index = [0] * (BLADES * BLADES)
-    sign = [[0] * BLADES for _ in range(BLADES)]
-    for k, i, j, s in terms:
-        index[k * BLADES + j] = i
-        sign[k][j] = s
-    return tuple(index), tuple(tuple(row) for row in sign)
 
 
 def _check(x: Tensor, name: str) -> None:

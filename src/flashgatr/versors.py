@@ -102,7 +102,7 @@ def to_matrix(versor: Tensor) -> Tensor:
     columns = apply(versor.unsqueeze(-2), planes)[..., NORMAL]
     shift = extract_point(apply(versor, embed_point(axes.new_zeros(3))))
     top = torch.cat([columns.transpose(-1, -2), shift.unsqueeze(-1)], dim=-1)
-    bottom = constant(((0, 0, 0, 1),), versor).expand(*top.shape[:-2], 1, 4)
+    bottom = constant((_LAST_ROW,), versor).expand(*top.shape[:-2], 1, 4)
     return torch.cat([top, bottom], dim=-2)
 
 
@@ -113,12 +113,14 @@ def from_matrix(matrix: Tensor) -> Tensor:
     """
     if matrix.shape[-2:] not in ((3, 3), (4, 4)):
         raise ValueError(f"expected a matrix (..., 3, 3) or (..., 4, 4), got {tuple(matrix.shape)}")
+    if not matrix.is_floating_point():
+        raise TypeError(f"matrix must be floating point, got {matrix.dtype}; cast it with .float()")
     linear = matrix[..., :3, :3]
-    error = (linear @ linear.mT - constant(_IDENTITY, linear)).abs().amax()
-    if not error <= 1e-3:
+    error = (linear @ linear.mT - constant(_IDENTITY, linear)).abs()
+    if not bool((error <= 1e-3).all()):
         raise ValueError(
-            f"the 3 x 3 part must be orthogonal; R Rᵀ differs from the identity by {error:.1e}; "
-            "E(3) has no scaling or shear"
+            "the 3 x 3 part must be orthogonal; R Rᵀ differs from the identity by "
+            f"{error.amax():.1e}; E(3) has no scaling or shear"
         )
     proper = (torch.linalg.det(linear) > 0)[..., None, None]
     turn = embed_rotation(matrix_to_quaternion(torch.where(proper, linear, -linear)))
@@ -126,6 +128,11 @@ def from_matrix(matrix: Tensor) -> Tensor:
     versor = torch.where(proper.squeeze(-1), turn, product(inversion, turn))
     if matrix.shape[-1] == 3:
         return versor
+    if not bool(((matrix[..., 3, :] - constant(_LAST_ROW, matrix)).abs() <= 1e-3).all()):
+        raise ValueError(
+            "the last row of a homogeneous matrix must be (0, 0, 0, 1); the shift belongs in the "
+            "last column"
+        )
     return product(embed_translation(matrix[..., :3, 3]), versor)
 
 
@@ -135,6 +142,8 @@ def to_quaternion(versor: Tensor) -> Tensor:
 
 
 _IDENTITY = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
+_LAST_ROW = (0, 0, 0, 1)
+_IS_NULL = tuple(int(i in NULL) for i in range(BLADES))
 
 
 def _shift_table() -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
@@ -166,7 +175,7 @@ def translate(mv: Tensor, shift: Tensor) -> Tensor:
 
 def rescale(mv: Tensor, factor: float) -> Tensor:
     """Multiply every length by `factor`: e0 ↦ factor · e0, an automorphism of the algebra."""
-    return mv * constant(tuple(factor if i in NULL else 1.0 for i in range(BLADES)), mv)
+    return torch.where(constant(_IS_NULL, mv) > 0, mv * factor, mv)
 
 
 def centroid(mv: Tensor, sets: Sets) -> Tensor:

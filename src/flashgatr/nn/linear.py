@@ -127,7 +127,8 @@ class EquiLinear(nn.Module):
         self._check(mv, s)
         mv, s = mv.to(self.weight.dtype), s.to(self.weight.dtype)
         items = mv.shape[:-2]
-        x_KTC = mv.movedim(-1, 0).reshape(BLADES, items.numel(), self.in_mv_channels)
+        total = math.prod(items)
+        x_KTC = mv.movedim(-1, 0).reshape(BLADES, total, self.in_mv_channels)
 
         weight = self.weight * constant(_SCALES, self.weight)
         keep_KCC = weight.index_select(-1, indices(_GRADE_OF, weight)).permute(2, 1, 0)
@@ -136,7 +137,7 @@ class EquiLinear(nn.Module):
         raised = torch.bmm(x_KTC.index_select(0, indices(EUCLIDEAN, mv)), shift_KCC)
         targets = NULL
 
-        from_scalars = self._scalars_to_mv(s.reshape(items.numel(), self.in_s_channels))
+        from_scalars = self._scalars_to_mv(s.reshape(total, self.in_s_channels))
         if from_scalars is not None:
             from_scalars = from_scalars.to(raised.dtype).expand(raised.shape[1:])
             raised = torch.cat([raised, from_scalars.unsqueeze(0)])

@@ -17,6 +17,8 @@ from ..algebra import EUCLIDEAN, GRADES, PGA, SCALAR
 from ..constants import indices
 from .precision import at_least_float32
 
+_GRADE_OF = PGA.grades
+
 
 def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
@@ -82,7 +84,7 @@ class GradeDropout(nn.Module):
         if not self.training or self.p == 0.0:
             return mv, s
         kept = F.dropout(mv.new_ones(*mv.shape[:-1], GRADES), self.p)
-        return mv * kept.index_select(-1, indices(PGA.grades, mv)), F.dropout(s, self.p)
+        return mv * kept.index_select(-1, indices(_GRADE_OF, mv)), F.dropout(s, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

@@ -1,0 +1,364 @@
+"""Check the symmetries of a network: ours, or one built from our parts.
+
+    error = max |f(ρ_u x) - ρ_u f(x)| / max |f(x)|      over random motions u
+
+`f` takes multivectors (..., N, C, 16), and scalars if it uses any, and returns multivectors or a pair (mv, s). A module is
+copied, put into evaluation mode and float64, so that the check measures the architecture and not rounding; `dtype` says
+otherwise. Every `assert_` returns the error it found and names it when it is too large.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from . import versors as group_elements
+from .versors import Kind, to_matrix
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+__all__ = [
+    "assert_batch_independent",
+    "assert_equivariant",
+    "assert_padding_invariant",
+    "assert_permutation_equivariant",
+    "batch_error",
+    "equivariance_error",
+    "multivectors",
+    "padding_error",
+    "permutation_error",
+    "point_clouds",
+    "point_equivariance_error",
+    "versors",
+]
+
+Network = Callable[..., Any]
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
+"""Largest error an `assert_` accepts unless told otherwise."""
+
+
+def equivariance_error(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    group: Kind = "E(3)",
+    draws: int = 8,
+    distance: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    **options: Any,
+) -> float:
+    """Largest relative violation of f(u x) = u f(x) over random motions of the given kind.
+
+    distance: standard deviation of the shifts. Further keyword arguments go to `f`; a multivector given as
+    `join_reference` is moved along. Motions are applied in float64 and rounded to `dtype` afterwards.
+    """
+    f, (mv, s) = _prepare(f, mv, s, dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        plain = _call(f, mv, s, **_cast(options, dtype))
+        return max(
+            _distance(
+                _call(f, _move(u, mv), s, **_cast(_moved(u, options), dtype)),
+                (_move(u, plain[0]), plain[1]),
+            )
+            for u in group_elements.sample(
+                draws, kind=group, distance=distance, generator=generator
+            )
+        )
+
+
+def point_equivariance_error(
+    f: Callable[[Tensor], Tensor],
+    points: Tensor,
+    *,
+    group: Kind = "SE(3)",
+    draws: int = 8,
+    distance: float = 1.0,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+) -> float:
+    """The same from coordinates to coordinates: f maps points (..., 3) to points (..., 3)."""
+    f, (points, _) = _prepare(f, points, None, dtype)
+    generator = torch.Generator().manual_seed(seed)
+
+    def move(matrix: Tensor, x: Tensor) -> Tensor:
+        moved = x.double() @ matrix[:3, :3].mT + matrix[:3, 3]
+        return moved.to(x.dtype)
+
+    with torch.no_grad():
+        plain = f(points)
+        versors = group_elements.sample(draws, kind=group, distance=distance, generator=generator)
+        return max(_distance((f(move(m, points)),), (move(m, plain),)) for m in to_matrix(versors))
+
+
+def permutation_error(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    draws: int = 4,
+    dtype: torch.dtype = torch.float64,
+    seed: int = 0,
+    **options: Any,
+) -> float:
+    """Largest relative violation of f(P x) = P f(x) over random orders of the items."""
+    f, (mv, s) = _prepare(f, mv, s, dtype)
+    generator = torch.Generator().manual_seed(seed)
+
+    def shuffle(x: tuple[Tensor, Tensor], order: Tensor) -> tuple[Tensor, Tensor]:
+        return x[0].index_select(-3, order), x[1].index_select(-2, order)
+
+    scalars = _no_scalars(mv) if s is None else s
+    with torch.no_grad():
+        plain = _call(f, mv, s, **_cast(options, dtype))
+        errors = []
+        for _ in range(draws):
+            order = torch.randperm(mv.shape[-3], generator=generator).to(mv.device)
+            shuffled_mv, shuffled_s = shuffle((mv, scalars), order)
+            out = _call(f, shuffled_mv, None if s is None else shuffled_s, **_cast(options, dtype))
+            errors.append(_distance(out, shuffle(plain, order)))
+        return max(errors)
+
+
+def batch_error(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> float:
+    """Largest relative difference between a sample in its batch (B, N, C, 16) and the sample alone."""
+    f, (mv, s) = _prepare(f, mv, s, dtype)
+    with torch.no_grad():
+        together = _call(f, mv, s, **_cast(options, dtype))
+        return max(
+            _distance(
+                _call(f, mv[b], None if s is None else s[b], **_cast(options, dtype)),
+                (together[0][b], together[1][b]),
+            )
+            for b in range(mv.shape[0])
+        )
+
+
+def padding_error(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    padding: int = 3,
+    dtype: torch.dtype = torch.float64,
+    **options: Any,
+) -> float:
+    """Largest relative change of the valid items when `padding` items of NaN follow, masked out."""
+    f, (mv, s) = _prepare(f, mv, s, dtype)
+    items = mv.shape[-3]
+    mask = torch.arange(items + padding, device=mv.device) < items
+    mask = mask.expand(*mv.shape[:-3], items + padding)
+
+    def pad(x: Tensor, dim: int) -> Tensor:
+        shape = list(x.shape)
+        shape[dim] = padding
+        return torch.cat([x, x.new_full(shape, torch.nan)], dim=dim)
+
+    with torch.no_grad():
+        plain = _call(f, mv, s, **_cast(options, dtype))
+        padded_s = None if s is None else pad(s, -2)
+        out = _call(f, pad(mv, -3), padded_s, mask=mask, **_cast(options, dtype))
+        return _distance((out[0][..., :items, :, :], out[1][..., :items, :]), plain)
+
+
+def assert_equivariant(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    tolerance: float | None = None,
+    **options: Any,
+) -> float:
+    """Fail unless `equivariance_error(f, mv, s, ...)` is within the tolerance; returns the error.
+
+    >>> from flashgatr import GATr, embed_point
+    >>> net = GATr(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=4,
+    ...            num_blocks=1, num_heads=2)
+    >>> assert_equivariant(net, embed_point(torch.randn(6, 1, 3))) < 1e-10
+    True
+    """
+    group = options.get("group", "E(3)")
+    return _require(
+        equivariance_error(f, mv, s, **options), tolerance, options, f"{group}-equivariant"
+    )
+
+
+def assert_permutation_equivariant(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    tolerance: float | None = None,
+    **options: Any,
+) -> float:
+    """Fail unless the order of the items does not matter; returns the error."""
+    return _require(
+        permutation_error(f, mv, s, **options), tolerance, options, "permutation-equivariant"
+    )
+
+
+def assert_batch_independent(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    tolerance: float | None = None,
+    **options: Any,
+) -> float:
+    """Fail unless every sample of a batch gives what it gives alone; returns the error."""
+    return _require(
+        batch_error(f, mv, s, **options), tolerance, options, "independent of its batch"
+    )
+
+
+def assert_padding_invariant(
+    f: Network,
+    mv: Tensor,
+    s: Tensor | None = None,
+    *,
+    tolerance: float | None = None,
+    **options: Any,
+) -> float:
+    """Fail unless masked items change nothing; returns the error."""
+    return _require(padding_error(f, mv, s, **options), tolerance, options, "blind to padding")
+
+
+def versors(kind: Kind = "E(3)", distance: float = 10.0) -> SearchStrategy[Tensor]:
+    """Hypothesis strategy: versors (16), float64, of the given kind."""
+    st = _hypothesis()
+
+    def draw(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        return group_elements.sample(kind=kind, distance=distance, generator=generator)
+
+    strategy: SearchStrategy[Tensor] = st.builds(draw, st.integers(0, 2**31 - 1))
+    return strategy
+
+
+def multivectors(*shape: int, scale: float = 1.0) -> SearchStrategy[Tensor]:
+    """Hypothesis strategy: multivectors (*shape, 16), float64, normally distributed or partly zero."""
+    st = _hypothesis()
+
+    def draw(seed: int, density: float) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        values = torch.randn(*shape, 16, generator=generator, dtype=torch.float64)
+        kept = torch.rand(*shape, 16, generator=generator, dtype=torch.float64) < density
+        return scale * torch.where(kept, values, 0)
+
+    densities = st.sampled_from([1.0, 0.5, 0.2])
+    strategy: SearchStrategy[Tensor] = st.builds(draw, st.integers(0, 2**31 - 1), densities)
+    return strategy
+
+
+def point_clouds(items: int = 6, distance: float = 10.0) -> SearchStrategy[Tensor]:
+    """Hypothesis strategy: points (items, 3), float64, degenerate as often as not.
+
+    Kinds: spread out, coplanar, collinear, coincident, partly coincident, all at the origin; each moved away from the
+    origin by up to about `distance`.
+    """
+    st = _hypothesis()
+
+    def draw(seed: int, kind: str) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        points = torch.randn(items, 3, generator=generator, dtype=torch.float64)
+        if kind == "origin":
+            return torch.zeros_like(points)
+        kept = {"coplanar": 2, "collinear": 1, "coincident": 0}.get(kind, 3)
+        points[:, kept:] = 0
+        if kind == "partly coincident":
+            points[items // 2 :] = points[: items - items // 2]
+        frame = to_matrix(
+            group_elements.sample(kind="SE(3)", distance=distance, generator=generator)
+        )
+        return points @ frame[:3, :3].mT + frame[:3, 3]
+
+    kinds = ["generic", "coplanar", "collinear", "coincident", "partly coincident", "origin"]
+    chosen = st.sampled_from(kinds)
+    strategy: SearchStrategy[Tensor] = st.builds(draw, st.integers(0, 2**31 - 1), chosen)
+    return strategy
+
+
+def _prepare(
+    f: Any, mv: Tensor, s: Tensor | None, dtype: torch.dtype
+) -> tuple[Any, tuple[Tensor, Tensor | None]]:
+    if isinstance(f, nn.Module):
+        f = copy.deepcopy(f).eval().to(dtype)
+    return f, (mv.detach().to(dtype), None if s is None else s.detach().to(dtype))
+
+
+def _call(f: Network, mv: Tensor, s: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+    out = f(mv, **options) if s is None else f(mv, s, **options)
+    if isinstance(out, Tensor):
+        return out, _no_scalars(out)
+    if isinstance(out, tuple) and len(out) == 2 and isinstance(out[0], Tensor):
+        return out[0], _no_scalars(out[0]) if out[1] is None else out[1]
+    raise TypeError(f"expected multivectors or a pair (mv, s) from the network, got {type(out)}")
+
+
+def _no_scalars(mv: Tensor) -> Tensor:
+    return mv.new_zeros(*mv.shape[:-2], 0)
+
+
+def _move(versor: Tensor, mv: Tensor) -> Tensor:
+    return group_elements.apply(versor.to(mv.device), mv.double()).to(mv.dtype)
+
+
+def _moved(versor: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    reference = options.get("join_reference")
+    if isinstance(reference, Tensor):
+        return {**options, "join_reference": _move(versor, reference)}
+    return options
+
+
+def _cast(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    return {
+        name: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
+        for name, x in options.items()
+    }
+
+
+def _distance(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+    """Largest difference over largest value, for each part of the output; NaN counts as infinite."""
+    return max(_relative(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    if found.shape != expected.shape:
+        raise AssertionError(
+            f"the output has shape {tuple(found.shape)}, expected {tuple(expected.shape)}"
+        )
+    if not found.numel():
+        return 0.0
+    error = (found - expected).abs().max() / expected.abs().max().clamp(min=1e-30)
+    return float(error) if bool(error.isfinite()) else float("inf")
+
+
+def _require(error: float, tolerance: float | None, options: dict[str, Any], what: str) -> float:
+    limit = TOLERANCE[options.get("dtype", torch.float64)] if tolerance is None else tolerance
+    if not error <= limit:
+        raise AssertionError(
+            f"the network is not {what}: relative error {error:.2e}, allowed {limit:.0e}"
+        )
+    return error
+
+
+def _hypothesis() -> Any:
+    try:
+        from hypothesis import strategies
+    except ImportError as error:
+        raise ImportError("strategies need hypothesis: pip install hypothesis") from error
+    return strategies
