@@ -390,14 +390,14 @@ def test_point_reflection_inverts_through_the_point():
 def test_line_through_two_points_is_their_join_up_to_weight():
     a, b = random(8, 3), random(8, 3, seed=1)
     line = join(embed_point(a), embed_point(b))
-    close(line, -embed_ray(a, b - a))
+    close(line, embed_ray(a, b - a))
     close(join(2 * embed_point(a), -3 * embed_point(b)), -6 * line)
 
 
 def test_plane_through_three_points_is_their_join_up_to_weight():
     a, b, c = (random(8, 3, seed=seed) for seed in range(3))
     plane = join(join(embed_point(a), embed_point(b)), embed_point(c))
-    close(plane, embed_plane(torch.linalg.cross(b - a, c - a), a))
+    close(plane, -embed_plane(torch.linalg.cross(b - a, c - a), a))
 
 
 # Blades

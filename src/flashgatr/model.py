@@ -271,7 +271,7 @@ class GATr(nn.Module):
                 value = mv.new_zeros(1)
             else:
                 value = sets.mean(mv[..., E123].mean(-1, keepdim=True))
-            self._warn_of_dead_join(value)
+            self._warn_of_dead_join(mv, value)
         else:
             raise ValueError(
                 f"unknown join_reference {join_reference!r}; expected 'data', 'canonical' or a "
@@ -284,14 +284,16 @@ class GATr(nn.Module):
             return (sets.offsets.shape[0] - 1,)
         return tuple(mv.shape[: -2 - self.item_axes])
 
-    def _warn_of_dead_join(self, reference: Tensor) -> None:
+    def _warn_of_dead_join(self, mv: Tensor, reference: Tensor) -> None:
         """On the first eager call only: reading a value waits for the device."""
         if self._reference_seen or torch.compiler.is_compiling() or type(reference) is not Tensor:
             return
         if reference.is_cuda and torch.cuda.is_current_stream_capturing():
             return
+        if not bool(mv.detach().any()):
+            return  # nothing was seen yet
         self._reference_seen = True
-        if reference.numel() and not bool(reference.detach().any()):
+        if not bool(reference.detach().any()):
             warnings.warn(
                 "the input has no e123 component (no points), so the reference 'data' is zero and "
                 "every join vanishes; embed positions with embed_point, or pass "

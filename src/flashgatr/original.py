@@ -57,16 +57,27 @@ def _read(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> Mapping[str,
     if isinstance(source, Mapping):
         return source
     name = os.fspath(source)
-    if name.endswith(".safetensors"):
-        from safetensors.torch import load_file
-
-        return load_file(name)
-    loaded = torch.load(name, map_location="cpu", weights_only=True)
+    try:
+        loaded = _load_file(name)
+    except OSError as error:
+        raise LoadError(f"cannot read {name}: {error.strerror or error}") from error
+    except Exception as error:
+        raise LoadError(
+            f"{name} is not a state dict that torch's weights-only loader accepts: {error}"
+        ) from error
     if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
         loaded = loaded["model"]
     if not isinstance(loaded, Mapping):
         raise LoadError(f"{name} holds a {type(loaded).__name__}, not a state dict")
     return loaded
+
+
+def _load_file(name: str) -> Any:
+    if name.endswith(".safetensors"):
+        from safetensors.torch import load_file
+
+        return load_file(name)
+    return torch.load(name, map_location="cpu", weights_only=True)
 
 
 def _strip_prefix(state: Mapping[str, Tensor]) -> State:
@@ -224,5 +235,5 @@ def _linear(state: State, name: str) -> State:
 
 def _put(out: State, name: str, linear: State) -> None:
     for key, x in linear.items():
-        if x.numel():
+        if x.numel() or key == "weight":  # our layers have a weight even without channels
             out[f"{name}.{key}"] = x.contiguous()

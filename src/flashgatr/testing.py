@@ -280,7 +280,7 @@ def point_clouds(items: int = 6, distance: float = 10.0) -> SearchStrategy[Tenso
         kept = {"coplanar": 2, "collinear": 1, "coincident": 0}.get(kind, 3)
         points[:, kept:] = 0
         if kind == "partly coincident":
-            points[items // 2 :] = points[: items - items // 2]
+            points[items // 2 :] = points[: items - items // 2].clone()
         frame = to_matrix(
             group_elements.sample(kind="SE(3)", distance=distance, generator=generator)
         )

@@ -32,9 +32,9 @@ Kind = Literal["E(3)", "SE(3)", "rotation", "translation", "reflection"]
 def compose(*versors: Tensor) -> Tensor:
     """The motion that applies the last versor first: compose(u, v) x = u (v x).
 
-    >>> t = embed_translation(torch.tensor([1.0, 0.0, 0.0]))
+    >>> t = embed_translation(torch.tensor([1.0, 2.0, 3.0]))
     >>> extract_point(apply(compose(t, t, t), embed_point(torch.zeros(3))))
-    tensor([3., 0., 0.])
+    tensor([3., 6., 9.])
     """
     if not versors:
         raise ValueError("compose needs at least one versor")

@@ -191,7 +191,8 @@ def _attend_padded(
     # Equal sizes let every fused kernel run; the zeros change no logit.
     q = F.pad(q, (0, v.shape[-1] - q.shape[-1]))
     k = F.pad(k, (0, v.shape[-1] - k.shape[-1]))
-    q, k, v = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
+    batch = math.prod(leading)
+    q, k, v = (x.reshape(batch, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
     bias, alive = _merge_masks(mask, attention_mask, leading, heads, queries, keys)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     if alive is not None:
@@ -212,7 +213,7 @@ def _merge_masks(
     A query without any key would be NaN; it attends to everything instead and its result is set to zero.
     """
     if mask is not None:
-        mask = mask.reshape(-1, 1, 1, keys)
+        mask = mask.reshape(math.prod(leading), 1, 1, keys)
     if attention_mask is not None:
         attention_mask = _expand_attention_mask(attention_mask, leading, heads, queries, keys)
         if attention_mask.dtype == torch.bool:
@@ -250,7 +251,7 @@ def _expand_attention_mask(
             f"attention_mask must have shape (..., [heads,] items, items) for batch shape "
             f"{tuple(leading)}, {heads} heads and {queries} x {keys} items, got {tuple(mask.shape)}"
         )
-    return per_head.expand(target).reshape(-1, *target[-3:])
+    return per_head.expand(target).reshape(math.prod(leading), *target[-3:])
 
 
 class _Projected(nn.Module):
