@@ -247,6 +247,14 @@ def test_rotations_come_back_up_to_sign_at_no_and_half_turns_too(angle):
     same_rotation(single, q.float(), **loose)
 
 
+def test_a_skewed_and_stretched_pose_has_the_quaternion_of_its_first_plane_and_their_span():
+    q = quaternions(0.5)
+    mv = embed_pose_quaternion(random(len(q), 3), q)
+    point, first, second, third = mv.unbind(-2)
+    skewed = torch.stack([point, 3 * first, 0.4 * second - 2 * first, random(BLADES) + third], -2)
+    same_rotation(extract_pose_quaternion(skewed)[1], q)
+
+
 @pytest.mark.parametrize("angle", [0.0, math.pi])
 def test_gradients_of_a_quaternion_are_finite_at_no_and_half_turns(angle):
     q = quaternions(angle)

@@ -309,3 +309,8 @@ def test_centroid_of_sets_of_unequal_size_padded_or_packed_is_that_of_each_set()
 def test_centroid_is_a_constant_for_gradients():
     mv = random(2, 6, 3, BLADES).requires_grad_()
     assert not centroid(mv, Sets((2, 6))).requires_grad
+
+
+def test_a_mirror_has_no_quaternion():
+    with pytest.raises(ValueError, match="mirror"):
+        versors.to_quaternion(versors.sample(3, kind="reflection"))

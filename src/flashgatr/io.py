@@ -13,11 +13,13 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
 from . import __version__
+
+Net = TypeVar("Net", bound=nn.Module)
 
 FORMAT = 1
 CONFIG = "config.json"
@@ -72,8 +74,8 @@ def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict
         raise LoadError(f"{folder / WEIGHTS} is not a safetensors file: {error}") from error
 
 
-def fill(net: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Copy tensors into a network; names and shapes must match one to one."""
+def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
+    """Copy tensors into a network, which takes their dtype; names and shapes must match one to one."""
     own = net.state_dict()
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or unknown:
@@ -87,7 +89,12 @@ def fill(net: nn.Module, state: Mapping[str, Tensor]) -> None:
                 f"tensor {name} has shape {tuple(tensor.shape)}, the network needs "
                 f"{tuple(own[name].shape)}"
             )
+        if not tensor.is_floating_point():
+            raise LoadError(f"tensor {name} has dtype {tensor.dtype}, expected floating point")
+        dtype = tensor.dtype
+    net.to(dtype)
     net.load_state_dict(state)
+    return net
 
 
 def _read_header(file: Path) -> dict[str, Any]:

@@ -131,11 +131,12 @@ class GATr(nn.Module):
     @classmethod
     def from_pretrained(cls, path: str | PathLike[str]) -> Self:
         """Load what `save_pretrained` wrote; corrupt, foreign or incomplete files are an error."""
-        config, state = io.load(path, cls.__name__)
-        net = cls(GATrConfig.from_dict(config))
-        net.to(next(iter(state.values())).dtype)
-        io.fill(net, state)
-        return net
+        values, state = io.load(path, cls.__name__)
+        try:
+            net = cls(GATrConfig.from_dict(values))
+        except (TypeError, ValueError) as error:
+            raise io.LoadError(f"{path} describes no network: {error}") from error
+        return io.fill(net, state)
 
     def save_pretrained(self, path: str | PathLike[str]) -> None:
         """Write config.json and model.safetensors into the folder `path`."""
@@ -154,10 +155,7 @@ class GATr(nn.Module):
         from . import original
 
         config, state = original.convert(source, axial=cls.item_axes == 2, options=options)
-        net = cls(config)
-        net.to(next(iter(state.values())).dtype)
-        io.fill(net, state)
-        return net
+        return io.fill(cls(config), state)
 
     def forward(
         self,

@@ -138,7 +138,10 @@ def from_matrix(matrix: Tensor) -> Tensor:
 
 def to_quaternion(versor: Tensor) -> Tensor:
     """Unit quaternion (i, j, k, w) of the rotation part of an even versor."""
-    return matrix_to_quaternion(to_matrix(versor)[..., :3, :3])
+    linear = to_matrix(versor)[..., :3, :3]
+    if bool((torch.linalg.det(linear) < 0).any()):
+        raise ValueError("an odd versor contains a mirror and has no quaternion; use to_matrix")
+    return matrix_to_quaternion(linear)
 
 
 _IDENTITY = ((1, 0, 0), (0, 1, 0), (0, 0, 1))

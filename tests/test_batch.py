@@ -1,0 +1,90 @@
+"""Padded and packed sets are two forms of one thing."""
+
+import pytest
+import torch
+
+from flashgatr import (
+    from_pyg,
+    pack,
+    packed_to_padded,
+    pad,
+    padded_to_packed,
+    readout,
+    unpack,
+    unpad,
+)
+from flashgatr.batch import Sets
+
+SETS = [torch.randn(n, 3) for n in (4, 0, 2)]
+
+
+def _same(a, b):
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_every_form_converts_to_every_other():
+    padded, mask = pad(SETS)
+    packed, offsets = pack(SETS)
+    assert padded.shape == (3, 4, 3)
+    assert offsets.tolist() == [0, 4, 4, 6]
+    assert _same(unpad(padded, mask), SETS)
+    assert _same(unpack(packed, offsets), SETS)
+    assert _same(packed_to_padded(packed, offsets), (padded, mask))
+    assert _same(padded_to_packed(padded, mask), (packed, offsets))
+    wide, _ = packed_to_padded(packed, offsets, max_items=6)
+    assert wide.shape == (3, 6, 3)
+    assert not wide[:, 4:].any()
+
+
+def test_sums_means_and_positions_agree():
+    padded, mask = pad(SETS)
+    packed, offsets = pack(SETS)
+    a, b = Sets((3, 4), mask=mask), Sets((6,), offsets=offsets)
+    torch.testing.assert_close(a.sum(padded), b.sum(packed))
+    torch.testing.assert_close(a.mean(padded), b.mean(packed))
+    assert not a.mean(padded)[1].any()
+    assert b.positions(packed.device).tolist() == [0, 1, 2, 3, 0, 1]
+    assert a.positions(padded.device).tolist() == [0, 1, 2, 3]
+    assert torch.equal(b.spread(b.sum(packed)), a.sum(padded)[[0, 0, 0, 0, 2, 2]])
+
+
+def test_readout_of_plain_sets():
+    mv, s = torch.randn(2, 5, 3, 16), torch.randn(2, 5, 4)
+    torch.testing.assert_close(readout(mv, s), (mv.mean(1), s.mean(1)))
+    torch.testing.assert_close(readout(mv, s, reduce="sum"), (mv.sum(1), s.sum(1)))
+    with pytest.raises(ValueError, match="'mean' or 'sum'"):
+        readout(mv, s, reduce="max")
+
+
+def test_pytorch_geometric_batches_give_their_offsets():
+    data = pytest.importorskip("torch_geometric.data")
+    graphs = [data.Data(pos=torch.randn(n, 3)) for n in (3, 5)]
+    batch = data.Batch.from_data_list(graphs)
+    assert from_pyg(batch).tolist() == [0, 3, 8]
+    assert from_pyg(graphs[1]).tolist() == [0, 5]
+    with pytest.raises(TypeError, match="dict without `ptr`"):
+        from_pyg({})
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda: pad([]), ValueError),
+        (lambda: pad(torch.zeros(2, 3)), ValueError),
+        (lambda: pack([torch.zeros(2, 3), torch.zeros(2, 4)]), ValueError),
+        (lambda: unpad(torch.zeros(2, 3), torch.ones(3, 2).bool()), ValueError),
+        (lambda: unpad(torch.zeros(2, 3), torch.ones(2).bool()), ValueError),
+        (lambda: padded_to_packed(torch.zeros(2, 3), torch.ones(2).bool()), ValueError),
+        (lambda: unpack(torch.zeros(2, 3), torch.tensor([0, 3])), ValueError),
+        (lambda: unpack(torch.zeros(2, 3), torch.tensor([[0, 2]])), ValueError),
+    ],
+)
+def test_wrong_sets_are_refused(call, error):
+    with pytest.raises(error):
+        call()
+
+
+def test_no_samples_at_all():
+    values, mask = packed_to_padded(torch.zeros(0, 3), torch.tensor([0]))
+    assert values.shape == (0, 0, 3)
+    assert mask.shape == (0, 0)

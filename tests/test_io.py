@@ -1,0 +1,119 @@
+"""Saved networks come back bit for bit, or not at all."""
+
+import json
+import random
+
+import pytest
+import torch
+
+from flashgatr import AxialGATr, GATr, LoadError, io
+
+OPTIONS = dict(
+    in_mv_channels=2, out_mv_channels=1, hidden_mv_channels=2, hidden_s_channels=4, num_blocks=1,
+    num_heads=2, reinsert_mv_channels=(1,),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_network_comes_back_bit_for_bit(tmp_path, dtype):
+    net = GATr(**OPTIONS, learned_weights="all").to(dtype)
+    net.save_pretrained(tmp_path / "net")
+    again = GATr.from_pretrained(tmp_path / "net")
+    assert again.config == net.config
+    for name, x in net.state_dict().items():
+        assert torch.equal(again.state_dict()[name], x)
+        assert again.state_dict()[name].dtype == dtype
+    assert sorted(p.name for p in (tmp_path / "net").iterdir()) == [io.CONFIG, io.WEIGHTS]
+
+
+def test_saving_again_replaces_the_network(tmp_path):
+    GATr(**OPTIONS).save_pretrained(tmp_path)
+    net = AxialGATr(**OPTIONS, rotary=(True, False))
+    net.save_pretrained(tmp_path)
+    assert AxialGATr.from_pretrained(tmp_path).config.rotary == (True, False)
+    with pytest.raises(LoadError, match="holds a AxialGATr"):
+        GATr.from_pretrained(tmp_path)
+
+
+def _broken(tmp_path, change):
+    GATr(**OPTIONS).save_pretrained(tmp_path)
+    header = json.loads((tmp_path / io.CONFIG).read_text())
+    change(header)
+    (tmp_path / io.CONFIG).write_text(json.dumps(header))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda h: h.update(format=2), "format 2"),
+        (lambda h: h.pop("sha256"), "lacks 'sha256'"),
+        (lambda h: h.update(config=3), "does not describe"),
+        (lambda h: h["config"].update(num_block=3), "num_blocks"),
+        (lambda h: h["config"].update(num_heads=4), "do not fit|has shape"),
+        (lambda h: h["config"].update(num_blocks=2), "missing"),
+        (lambda h: h["config"].update(num_blocks=1.5), "num_blocks"),
+        (lambda h: h["config"].pop("in_mv_channels"), "in_mv_channels"),
+    ],
+)
+def test_a_changed_header_is_refused(tmp_path, change, text):
+    _broken(tmp_path, change)
+    with pytest.raises(LoadError, match=text):
+        GATr.from_pretrained(tmp_path)
+
+
+def test_missing_and_damaged_files_are_refused(tmp_path):
+    with pytest.raises(LoadError, match="cannot read"):
+        GATr.from_pretrained(tmp_path / "nowhere")
+    GATr(**OPTIONS).save_pretrained(tmp_path)
+    weights = tmp_path / io.WEIGHTS
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(LoadError, match="damaged"):
+        GATr.from_pretrained(tmp_path)
+    weights.unlink()
+    with pytest.raises(LoadError, match="cannot read"):
+        GATr.from_pretrained(tmp_path)
+
+
+def test_weights_that_are_no_safetensors_are_refused(tmp_path):
+    import hashlib
+
+    _broken(tmp_path, lambda h: h.update(sha256=hashlib.sha256(b"junk").hexdigest()))
+    (tmp_path / io.WEIGHTS).write_bytes(b"junk")
+    with pytest.raises(LoadError, match="not a safetensors file"):
+        GATr.from_pretrained(tmp_path)
+
+
+def test_mutated_files_give_our_errors_or_the_network(tmp_path):
+    net = GATr(**OPTIONS)
+    net.save_pretrained(tmp_path)
+    chance = random.Random(0)
+    for file in (tmp_path / io.CONFIG, tmp_path / io.WEIGHTS):
+        good = file.read_bytes()
+        for _ in range(300):
+            bad = bytearray(good)
+            for _ in range(chance.randint(1, 4)):
+                bad[chance.randrange(len(bad))] = chance.randrange(256)
+            file.write_bytes(bad[: chance.choice([len(bad), chance.randrange(len(bad))])])
+            try:
+                again = GATr.from_pretrained(tmp_path)
+            except LoadError:
+                continue
+            assert again.state_dict().keys() == net.state_dict().keys()
+        file.write_bytes(good)
+
+
+def test_a_crash_while_writing_leaves_the_old_network(tmp_path, monkeypatch):
+    net = GATr(**OPTIONS)
+    net.save_pretrained(tmp_path)
+
+    def no_space(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(io.os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space"):
+        GATr(**OPTIONS).save_pretrained(tmp_path)
+    monkeypatch.undo()
+    again = GATr.from_pretrained(tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), net.parameters(), strict=True))

@@ -1,0 +1,91 @@
+"""Compilers and exporters see one graph, and it does not depend on the number of items."""
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from flashgatr import AxialGATr, GATr
+
+OPTIONS = dict(
+    in_mv_channels=2, in_s_channels=1, out_mv_channels=1, out_s_channels=1, hidden_mv_channels=2,
+    hidden_s_channels=4, num_blocks=1, num_heads=2,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _fresh_compiler():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _data(*batch, dtype=torch.float32):
+    return torch.randn(*batch, 2, 16, dtype=dtype), torch.randn(*batch, 1, dtype=dtype)
+
+
+def _assert_same(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, dict(rotary=True, multi_query=False)], ids=str)
+def test_one_graph_serves_all_set_sizes(options):
+    net = GATr(**OPTIONS, **options)
+    backend = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(net, fullgraph=True, backend=backend)
+    for items in range(3, 23):
+        mv, s = _data(2, items)
+        mask = torch.rand(2, items) < 0.8
+        out = compiled(mv, s, mask=mask)
+        _assert_same(out, net(mv, s, mask=mask))
+    assert backend.frame_count <= 3  # one compilation, at most two more
+
+
+def test_gradients_of_the_compiled_network_agree():
+    net = GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=True)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    mv, s = _data(2, 5)
+    gradients = []
+    for f in (compiled, net):
+        net.zero_grad()
+        out, t = f(mv, s)
+        (out.square().sum() + t.square().sum()).backward()
+        gradients.append([p.grad for p in net.parameters()])
+    _assert_same(*gradients)
+
+
+def test_packed_axial_and_autocast_networks_are_one_graph_too():
+    net, axial = GATr(**OPTIONS), AxialGATr(**OPTIONS, rotary=(True, False))
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    mv, s = _data(9)
+    offsets = torch.tensor([0, 4, 9])
+    _assert_same(compiled(mv, s, offsets=offsets, max_items=5), net(mv, s, offsets=offsets))
+    mv, s = _data(3, 4)
+    _assert_same(torch.compile(axial, fullgraph=True, backend="aot_eager")(mv, s), axial(mv, s))
+    with torch.autocast("cpu", torch.bfloat16):
+        _assert_same(compiled(mv, s), net(mv, s))
+
+
+def test_the_exported_network_takes_any_number_of_items():
+    net = GATr(**OPTIONS).eval()
+    items, batch = torch.export.Dim("items", min=2, max=4096), torch.export.Dim("batch", max=64)
+    shapes = dict(mv={0: batch, 1: items}, s={0: batch, 1: items})
+    exported = torch.export.export(net, _data(2, 5), dynamic_shapes=shapes).module()
+    for sizes in ((3, 4), (2, 9)):
+        mv, s = _data(*sizes)
+        _assert_same(exported(mv, s), net(mv, s))
+
+
+@pytest.mark.slow
+def test_inductor_agrees_with_eager():
+    net = GATr(**OPTIONS)
+    compiled = torch.compile(net, fullgraph=True)
+    for items in (5, 8, 11):
+        mv, s = _data(2, items)
+        found, expected = compiled(mv, s), net(mv, s)
+        _assert_same(found, expected)
+        net.zero_grad()
+        found[0].square().sum().backward()
+        compiled_gradients = [p.grad.clone() for p in net.parameters() if p.grad is not None]
+        net.zero_grad()
+        expected[0].square().sum().backward()
+        _assert_same(compiled_gradients, [p.grad for p in net.parameters() if p.grad is not None])
