@@ -70,6 +70,15 @@ def test_the_map_names_every_source_file():
             assert f" {file.name} " in text, f"docs/architecture.md does not mention {file.name}"
 
 
+def test_the_reference_names_every_public_name():
+    text = (ROOT / "docs" / "api.md").read_text()
+    source = (ROOT / "src" / "flashgatr" / "__init__.py").read_text()
+    public = re.findall(r"^from .* import .* as (\w+)$", source, re.MULTILINE)
+    assert len(public) > 40
+    for name in public:
+        assert re.search(rf"\b{name}$", text, re.MULTILINE), name
+
+
 def test_the_page_shows_what_the_command_counts():
     text = (ROOT / "docs" / "parameters.md").read_text()
     for row in cli.rows():

@@ -313,4 +313,4 @@ def test_centroid_is_a_constant_for_gradients():
 
 def test_a_mirror_has_no_quaternion():
     with pytest.raises(ValueError, match="mirror"):
-        versors.to_quaternion(versors.sample(3, kind="reflection"))
+        to_quaternion(sample(3, kind="reflection"))

@@ -44,15 +44,15 @@ class AxialGATr(GATr):
     def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
         """Keep the attended axis next to the channels: swap the two before and after odd blocks."""
         masks = around.attention_mask or (None, None)
+        along_second = Surroundings(around.reference, around.reinsert, around.sets, masks[1])
+        along_first = _swapped(around, masks[0])
         for i, block in enumerate(self.blocks):
-            axis = _axis(i)
-            here = around._replace(attention_mask=masks[axis])
-            if axis == 0:
-                here = _swap_surroundings(here)
-                mv, s = self._run_block(block, mv.transpose(-4, -3), s.transpose(-3, -2), here)
-                mv, s = mv.transpose(-4, -3), s.transpose(-3, -2)
+            if _axis(i) == 1:
+                mv, s = self._run_block(block, mv, s, along_second)
             else:
-                mv, s = self._run_block(block, mv, s, here)
+                mv, s = mv.transpose(-4, -3), s.transpose(-3, -2)
+                mv, s = self._run_block(block, mv, s, along_first)
+                mv, s = mv.transpose(-4, -3), s.transpose(-3, -2)
         return mv, s
 
 
@@ -61,13 +61,15 @@ def _axis(block: int) -> int:
     return (block + 1) % 2
 
 
-def _swap_surroundings(around: Surroundings) -> Surroundings:
-    sets = around.sets
-    *leading, first, second = sets.shape
-    mask = None if sets.mask is None else sets.mask.transpose(-2, -1)
+def _swapped(around: Surroundings, attention_mask: Tensor | None) -> Surroundings:
+    """The same with the two item axes exchanged."""
+    *leading, first, second = around.sets.shape
+    mask = around.sets.mask
+    mask = None if mask is None else mask.transpose(-2, -1)
     mv, s = around.reinsert
-    return around._replace(
-        reference=around.reference.transpose(-2, -1),
-        reinsert=(mv.transpose(-4, -3), s.transpose(-3, -2)),
-        sets=Sets((*leading, second, first), axes=2, mask=mask),
+    return Surroundings(
+        around.reference.transpose(-2, -1),
+        (mv.transpose(-4, -3), s.transpose(-3, -2)),
+        Sets((*leading, second, first), axes=2, mask=mask),
+        attention_mask,
     )

@@ -1,0 +1,65 @@
+"""Measured results: one JSON object per line in benchmarks/results/NAME.jsonl. The latest line wins."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FOLDER = Path("benchmarks/results")
+
+
+def record(
+    benchmark: str,
+    model: str,
+    metric: str,
+    value: float,
+    unit: str,
+    settings: dict[str, Any],
+    *,
+    folder: Path = FOLDER,
+) -> dict[str, Any]:
+    """Append one measurement, with where and when it was made, and return it."""
+    line = {
+        "benchmark": benchmark,
+        "model": model,
+        "metric": metric,
+        "value": value,
+        "unit": unit,
+        "settings": settings,
+        "machine": machine(),
+        "torch": torch.__version__,
+        "commit": _commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / f"{benchmark}.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    return line
+
+
+def machine() -> str:
+    """The accelerator if there is one, else the processor's architecture and threads."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def _commit() -> str:
+    """The commit of the source tree, marked if the tree has changes; "unknown" outside a checkout."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=Path(__file__).parent,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return found.stdout.strip()
