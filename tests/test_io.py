@@ -26,6 +26,28 @@ def test_a_network_comes_back_bit_for_bit(tmp_path, dtype):
     assert sorted(p.name for p in (tmp_path / "net").iterdir()) == [io.CONFIG, io.WEIGHTS]
 
 
+def test_our_writer_writes_what_the_library_reads():
+    from safetensors.torch import load
+
+    dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
+    state = {str(dtype): torch.randn(3, 2).mT.to(dtype) for dtype in dtypes}
+    state |= {"empty": torch.zeros(0, 3), "one": torch.tensor(2.5)}
+    again = load(io.to_safetensors(state))
+    assert again.keys() == state.keys()
+    for name, x in state.items():
+        assert torch.equal(again[name], x)
+        assert again[name].dtype == x.dtype
+    with pytest.raises(TypeError, match="complex64"):
+        io.to_safetensors({"x": torch.zeros(1, dtype=torch.complex64)})
+
+
+def test_weights_of_another_kind_are_refused():
+    net = GATr(**OPTIONS)
+    state = {name: x.long() for name, x in net.state_dict().items()}
+    with pytest.raises(LoadError, match="expected floating point"):
+        io.fill(net, state)
+
+
 def test_saving_again_replaces_the_network(tmp_path):
     GATr(**OPTIONS).save_pretrained(tmp_path)
     net = AxialGATr(**OPTIONS, rotary=(True, False))

@@ -65,7 +65,9 @@ def test_packed_axial_and_autocast_networks_are_one_graph_too():
         _assert_same(compiled(mv, s), net(mv, s))
 
 
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr", "ignore:Node lifted_tensor")  # torch 2.6
+@pytest.mark.filterwarnings(
+    "ignore:Attempted to insert a get_attr", "ignore:Node lifted_tensor"
+)  # torch 2.6
 def test_the_exported_network_takes_any_number_of_items():
     net = GATr(**OPTIONS).eval()
     items, batch = torch.export.Dim("items", min=2, max=4096), torch.export.Dim("batch", max=64)

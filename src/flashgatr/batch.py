@@ -183,7 +183,9 @@ def from_pyg(batch: Any) -> Tensor:
         return pointer
     nodes = getattr(batch, "num_nodes", None)
     if isinstance(nodes, int) and getattr(batch, "batch", None) is None:
-        return torch.tensor([0, nodes])
+        position = getattr(batch, "pos", None)
+        device = position.device if isinstance(position, Tensor) else None
+        return torch.tensor([0, nodes], device=device)
     raise TypeError(
         f"expected a torch_geometric Batch or Data, got {type(batch).__name__} without `ptr`; "
         "make one with torch_geometric.data.Batch.from_data_list or a PyG DataLoader"

@@ -8,6 +8,7 @@ or refused.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from . import __version__
@@ -33,11 +35,9 @@ class LoadError(ValueError):
 def save(
     path: str | os.PathLike[str], model: str, config: dict[str, Any], state: Mapping[str, Tensor]
 ) -> None:
-    from safetensors.torch import save as to_bytes
-
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
-    weights = to_bytes({name: tensor.detach().cpu().contiguous() for name, tensor in state.items()})
+    weights = to_safetensors(state)
     header = {
         "format": FORMAT,
         "model": model,
@@ -95,6 +95,43 @@ def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
     net.to(dtype)
     net.load_state_dict(state)
     return net
+
+
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
+    """Tensors in the safetensors format: header length, JSON header, data.
+
+    The library's own writer needs numpy, which the core does not install; its reader does not.
+    """
+    header: dict[str, Any] = {}
+    chunks: list[bytes] = []
+    start = 0
+    for name, tensor in state.items():
+        if tensor.dtype not in _NAMES:
+            raise TypeError(f"tensor {name} has dtype {tensor.dtype}, which cannot be saved")
+        flat = tensor.detach().cpu().contiguous()
+        end = start + flat.nbytes
+        chunks.append(ctypes.string_at(flat.data_ptr(), flat.nbytes) if flat.nbytes else b"")
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+        start = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *chunks])
 
 
 def _read_header(file: Path) -> dict[str, Any]:

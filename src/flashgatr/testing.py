@@ -135,7 +135,10 @@ def batch_error(
     dtype: torch.dtype = torch.float64,
     **options: Any,
 ) -> float:
-    """Largest relative difference between a sample in its batch (B, N, C, 16) and the sample alone."""
+    """Largest relative difference between a sample in its batch (B, N, C, 16) and the sample alone.
+
+    Further keyword arguments go to `f` as they are, with the batch and with each sample.
+    """
     f, (mv, s) = _prepare(f, mv, s, dtype)
     with torch.no_grad():
         together = _call(f, mv, s, **_cast(options, dtype))

@@ -2,8 +2,8 @@
 
 - Residual stream, norms, centroid, distance features and multivector products: float32 at least.
 - Dense products and attention: the parameters' dtype, or autocast's.
-- First and last linear map: float32 at least, also under autocast, so that the network's inputs reach
-  its outputs on a path that never rounds to 16 bits.
+- First and last linear map: the parameters' dtype, also under autocast, so that with float32 parameters the
+  network's inputs reach its outputs on a path that never rounds to 16 bits.
 """
 
 from __future__ import annotations
