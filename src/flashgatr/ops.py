@@ -38,7 +38,7 @@ __all__ = [
 Matrix = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
-def _left_matrix(terms: tuple[Term, ...]) -> Matrix:
+def left_matrix(terms: tuple[Term, ...]) -> Matrix:
     """Which component of x stands at row k, column j of its left multiplication, and its sign."""
     index = [0] * (BLADES * BLADES)
     sign = [[0] * BLADES for _ in range(BLADES)]
@@ -49,8 +49,8 @@ def _left_matrix(terms: tuple[Term, ...]) -> Matrix:
 
 
 # Plain values, made at import: tracers read them as constants.
-_PRODUCT, _WEDGE = _left_matrix(PGA.product_terms), _left_matrix(PGA.outer_terms)
-_JOIN, _CONTRACTION = _left_matrix(PGA.join_terms), _left_matrix(PGA.contraction_terms)
+_PRODUCT, _WEDGE = left_matrix(PGA.product_terms), left_matrix(PGA.outer_terms)
+_JOIN, _CONTRACTION = left_matrix(PGA.join_terms), left_matrix(PGA.contraction_terms)
 _REVERSE, _INVOLUTION = PGA.reverse_sign, PGA.involution_sign
 _DUAL, _UNDUAL_SIGN = PGA.dual_index, PGA.dual_sign
 _DUAL_SIGN = tuple(_UNDUAL_SIGN[i] for i in _DUAL)
@@ -63,17 +63,17 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     >>> product(e1, e2).nonzero().item()  # e12
     8
     """
-    return _bilinear(x, y, _PRODUCT)
+    return contract(x, y, _PRODUCT)
 
 
 def wedge(x: Tensor, y: Tensor) -> Tensor:
     """Outer product x ∧ y: the intersection of planes, lines and points."""
-    return _bilinear(x, y, _WEDGE)
+    return contract(x, y, _WEDGE)
 
 
 def left_contraction(x: Tensor, y: Tensor) -> Tensor:
     """x ⌋ y: the part of x y whose grade is that of y less that of x."""
-    return _bilinear(x, y, _CONTRACTION)
+    return contract(x, y, _CONTRACTION)
 
 
 def join(x: Tensor, y: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def join(x: Tensor, y: Tensor) -> Tensor:
 
     The outer dual is the dual, not its inverse (odd grades change sign); equivariant under SE(3).
     """
-    return _bilinear(x, y, _JOIN)
+    return contract(x, y, _JOIN)
 
 
 def equivariant_join(x: Tensor, y: Tensor, reference: Tensor) -> Tensor:
@@ -165,8 +165,8 @@ def _euclidean(x: Tensor) -> Tensor:
     return x.index_select(-1, indices(EUCLIDEAN, x))
 
 
-def _bilinear(x: Tensor, y: Tensor, matrix: Matrix) -> Tensor:
-    """Σ sign x_i y_j e_k over a table's terms, as (left multiplication by x, a 16 x 16 matrix) times y."""
+def contract(x: Tensor, y: Tensor, matrix: Matrix) -> Tensor:
+    """Σ sign x_i y_j e_k over a table's terms (see `left_matrix`), as (left multiplication by x, a 16 x 16 matrix) times y."""
     _check(x, "x")
     _check(y, "y")
     index, sign = matrix

@@ -131,8 +131,9 @@ class EquiLinear(nn.Module):
         x_KTC = mv.movedim(-1, 0).reshape(BLADES, total, self.in_mv_channels)
 
         weight = self.weight * constant(_SCALES, self.weight)
-        keep_KCC = weight.index_select(-1, indices(_GRADE_OF, weight)).permute(2, 1, 0)
-        shift_KCC = weight.index_select(-1, indices(_SHIFT_OF, weight)).permute(2, 1, 0)
+        weight = weight.permute(2, 1, 0).contiguous()  # bmm copies other layouts item by item
+        keep_KCC = weight.index_select(0, indices(_GRADE_OF, weight))
+        shift_KCC = weight.index_select(0, indices(_SHIFT_OF, weight))
         y_KTC = torch.bmm(x_KTC, keep_KCC)
         raised = torch.bmm(x_KTC.index_select(0, indices(EUCLIDEAN, mv)), shift_KCC)
         targets = NULL

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..ops import join, product
+from ..kernels.bilinear import join, product
 from .linear import EquiLinear
 from .norm import GradeDropout, ScalarGate
 from .precision import at_least_float32

@@ -1,0 +1,5 @@
+"""The networks that the paper compares GATr with."""
+
+from .mlp import MLP as MLP
+from .transformer import AxialTransformer as AxialTransformer
+from .transformer import Transformer as Transformer

@@ -1,0 +1,161 @@
+"""Checkpoints that survive: a folder of safetensors and JSON, complete or absent.
+
+    checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json (with SHA-256 of each file)
+    checkpoints/latest           the name of the newest complete one
+
+A checkpoint is written aside, flushed to disk, renamed; `latest` is swapped last. Reading checks every hash and falls back to
+the previous checkpoint. No file that is read can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ...io import to_safetensors
+
+FORMAT = 1
+LATEST = "latest"
+STATE = "state.json"
+_NAME = re.compile(r"step-(\d{8,})")
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint cannot be written or read."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Groups of named tensors ("model", "optimizer", ...), and numbers and strings beside them."""
+
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    state: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+    """Write a checkpoint and drop all but the newest `keep`; the previous one stays if this fails."""
+    final = folder / f"step-{checkpoint.step:08d}"
+    aside = folder / f".{final.name}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _clear_leftovers(folder)
+        aside.mkdir()
+        hashes = {}
+        for group, tensors in checkpoint.tensors.items():
+            content = to_safetensors(tensors)
+            hashes[group] = hashlib.sha256(content).hexdigest()
+            _write(aside / f"{group}.safetensors", content)
+        header = {
+            "format": FORMAT,
+            "step": checkpoint.step,
+            "sha256": hashes,
+            "state": checkpoint.state,
+        }
+        _write(aside / STATE, json.dumps(_sealed(header), indent=1).encode())
+        _sync(aside)
+        if final.exists():  # left by a run that was killed between the two renames, or damaged
+            shutil.rmtree(final)
+        aside.rename(final)
+        _sync(folder)
+        _swap_latest(folder, final.name)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise CheckpointError(
+            f"cannot save a checkpoint in {folder}: {error.strerror or error}; the previous one is "
+            "intact; free some space or choose another folder and resume"
+        ) from error
+    for old in _complete(folder)[keep:]:
+        shutil.rmtree(folder / old, ignore_errors=True)
+    return final
+
+
+def load(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is intact, or None if there has never been one."""
+    problems = []
+    for name in _complete(folder):
+        try:
+            return _read(folder / name)
+        except CheckpointError as error:
+            problems.append(str(error))
+            warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
+    if problems:
+        raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(problems)}")
+    return None
+
+
+def _read(path: Path) -> Checkpoint:
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    try:
+        header = json.loads((path / STATE).read_bytes())
+        if not isinstance(header, dict) or header != _sealed(header):
+            raise ValueError("its header does not match its own hash")
+        if header.get("format") != FORMAT:
+            raise ValueError(f"it has format {header.get('format')!r}, this version reads {FORMAT}")
+        tensors = {}
+        for group, expected in header["sha256"].items():
+            content = (path / f"{group}.safetensors").read_bytes()
+            if hashlib.sha256(content).hexdigest() != expected:
+                raise ValueError(f"{group}.safetensors does not match its hash")
+            tensors[group] = from_bytes(content)
+        return Checkpoint(header["step"], tensors, header["state"])
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {path.name} is damaged: {error}") from error
+
+
+def _sealed(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The header with the hash of its own content."""
+    content = {key: value for key, value in header.items() if key != "seal"}
+    text = json.dumps(content, sort_keys=True)
+    return {**content, "seal": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _complete(folder: Path) -> list[str]:
+    """Names of the checkpoints in a folder, newest first."""
+    if not folder.is_dir():
+        return []
+    found = [path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda name: int(name.partition("-")[2]), reverse=True)
+
+
+def _swap_latest(folder: Path, name: str) -> None:
+    aside = folder / f".{LATEST}.{os.getpid()}"
+    _write(aside, f"{name}\n".encode())
+    aside.replace(folder / LATEST)
+    _sync(folder)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    """What killed writers left aside."""
+    for path in folder.glob(".*"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

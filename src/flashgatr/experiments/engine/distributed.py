@@ -1,0 +1,144 @@
+"""One process or many (torchrun): who am I, how is the model wrapped, where do its tensors live.
+
+Every process computes the same order of the data and takes its share of each batch, so that the number of
+processes changes nothing but the rounding.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, indices: Tensor) -> Tensor:
+        """This process's part of a batch."""
+        return indices[self.rank :: self.size]
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum of a small tensor over all processes."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+
+def join(device: str = "auto") -> World:
+    """Enter the group that torchrun set up, if it did."""
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device = cuda, but torch finds no GPU; use device = cpu or auto")
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        torch.cuda.set_device(device)
+    place = torch.device(device)
+    if size > 1 and not dist.is_initialized():
+        dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    return World(rank, size, place)
+
+
+def leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def wrap(model: nn.Module, strategy: str, world: World) -> nn.Module:
+    """The model as the forward pass calls it: itself, DDP or FSDP2 (blocks, then the rest)."""
+    if strategy == "fsdp":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        if world.size == 1 and not dist.is_initialized():
+            raise ValueError(
+                "strategy = fsdp needs torchrun; start with torchrun --nproc-per-node=N"
+            )
+        mesh = init_device_mesh(world.device.type, (world.size,))
+        for module in model.modules():
+            if isinstance(module, nn.ModuleList):
+                for block in module:
+                    fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        return model
+    if world.size == 1:
+        return model
+    devices = [world.device] if world.device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(model, device_ids=devices)
+
+
+def whole(x: Tensor) -> Tensor:
+    """A copy on the CPU of a tensor that may be sharded (then every process must call this)."""
+    from torch.distributed.tensor import DTensor
+
+    x = x.detach()
+    if isinstance(x, DTensor):
+        x = x.full_tensor()
+    return x.to("cpu", copy=True)
+
+
+def full_state(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Copies of parameters and optimiser state by parameter name, whole, on the CPU, in every process."""
+    weights = {name: whole(x) for name, x in model.state_dict().items()}
+    moments = {
+        f"{key}.{name}": whole(x)
+        for name, p in model.named_parameters()
+        for key, x in optimizer.state.get(p, {}).items()
+    }
+    return weights, moments
+
+
+def load_full_state(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    weights: dict[str, Tensor],
+    moments: dict[str, Tensor],
+) -> None:
+    """Put whole tensors back, sharded as the model's own are."""
+    with torch.no_grad():
+        own = model.state_dict()
+        if own.keys() != weights.keys():
+            odd = sorted(own.keys() ^ weights.keys())
+            raise ValueError(f"the checkpoint is of another model: {odd[:4]} differ")
+        for name, x in own.items():
+            if x.shape != weights[name].shape:
+                raise ValueError(
+                    f"the checkpoint is of another model: {name} has shape "
+                    f"{tuple(weights[name].shape)}, expected {tuple(x.shape)}"
+                )
+            x.copy_(like(weights[name], x))
+    parameters = dict(model.named_parameters())
+    grouped: dict[str, dict[str, Tensor]] = {}
+    for key, x in moments.items():
+        kind, name = key.split(".", 1)
+        p = parameters[name]
+        value = x.to(p.device) if x.dim() == 0 else like(x, p)
+        grouped.setdefault(name, {})[kind] = value
+    for name, state in grouped.items():
+        optimizer.state[parameters[name]] = state
+
+
+def like(x: Tensor, target: Any) -> Tensor:
+    """A copy of a whole tensor where `target` lives, sharded as it is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if isinstance(target, DTensor):
+        return distribute_tensor(x.to(target.device), target.device_mesh, target.placements)
+    return x.to(target.device, copy=True)

@@ -1,0 +1,120 @@
+"""What a run says: JSON lines in a file always, a progress bar on a terminal, plain lines otherwise, TensorBoard if installed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+FILE = "log.jsonl"
+
+
+class Log:
+    """The log of one run. Only the main process has one that is not `quiet`."""
+
+    def __init__(self, folder: Path, steps: int, *, start: int = 0, quiet: bool = False) -> None:
+        self.folder, self.steps, self.quiet = folder, steps, quiet
+        self._began, self._first = time.monotonic(), start
+        self._bar: Any = None
+        self._task: Any = None
+        self._board: Any = None
+        if quiet:
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        _forget_after(folder / FILE, start)
+        self._file = (folder / FILE).open("a")
+        self._board = _tensorboard(folder)
+
+    def __enter__(self) -> Self:
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+            from rich.progress import TimeRemainingColumn as Remaining
+
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                Remaining(),
+                TextColumn("{task.fields[text]}"),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self.steps, completed=self._first, text="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        if self._board is not None:
+            self._board.close()
+        if not self.quiet:
+            self._file.close()
+
+    def record(self, step: int, kind: str, values: dict[str, float], show: bool = True) -> None:
+        """Write numbers of one step."""
+        if self.quiet:
+            return
+        seconds = round(time.monotonic() - self._began, 3)
+        line = {"step": step, "kind": kind, **values, "seconds": seconds}
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+        text = f"{kind} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, text=text if kind == "train" else None)
+            if kind != "train":
+                self._bar.console.print(f"step {step}: {text}")
+        elif show:
+            print(
+                f"step {step:>7}/{self.steps}  {text}  ({seconds:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def say(self, text: str) -> None:
+        """A sentence for the person who watches."""
+        if self.quiet:
+            return
+        if self._bar is not None:
+            self._bar.console.print(text)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    """All lines of a run's log; a last line cut short by a crash is left out."""
+    lines = []
+    if (folder / FILE).exists():
+        for text in (folder / FILE).read_text().splitlines():
+            try:
+                lines.append(json.loads(text))
+            except ValueError:
+                break
+    return lines
+
+
+def _forget_after(path: Path, step: int) -> None:
+    """Drop lines of steps that will be run again."""
+    if path.exists():
+        kept = [line for line in read(path.parent) if line.get("step", 0) <= step]
+        aside = path.with_suffix(".tmp")
+        aside.write_text("".join(json.dumps(line) + "\n" for line in kept))
+        aside.replace(path)
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,145 @@
+"""One optimiser step: forward, backward, clip, update, unless something is not finite.
+
+Three ways to run it: eagerly, with compiled blocks, or as one CUDA graph that holds the whole step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from ..config import TrainConfig
+from .distributed import World
+from .task import Batch, Task
+
+Outcome = tuple[Tensor, Tensor, Tensor]
+"""Loss, gradient norm, and 1.0 if the step was skipped because one of them is not finite."""
+
+
+def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Adam:
+    """Adam with the learning rate in a tensor, so that a captured graph sees it change."""
+    fused = device.type in ("cpu", "cuda") and config.strategy != "fsdp"
+    return torch.optim.Adam(
+        model.parameters(),
+        lr=torch.tensor(config.lr, device=device) if fused else config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=fused,
+        capturable=config.cuda_graph and device.type == "cuda",
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+class Stepper:
+    """Runs the optimiser steps of one task."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: TrainConfig,
+        world: World,
+        say: Callable[[str], None],
+    ) -> None:
+        self.task, self.model, self.optimizer = task, model, optimizer
+        self.config, self.world = config, world
+        self._captured: tuple[torch.cuda.CUDAGraph, Outcome] | None = None
+        self._buffers: Batch = ()
+        self._wants_graph = config.cuda_graph
+        if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
+            say("cuda_graph needs one process on a GPU; running step by step instead")
+            self._wants_graph = False
+        if config.compile:
+            for module in task.model.modules():
+                if isinstance(module, nn.ModuleList):
+                    for block in module:
+                        block.compile()
+
+    def step(self, batch: Batch, weight: float = 1.0) -> Outcome:
+        """One update from this process's batch, whose loss counts `weight` times."""
+        if not self._wants_graph:
+            return self._eager(batch, weight)
+        if self._captured is None:
+            self._captured = self._capture(batch)
+        if [x.shape for x in batch] != [x.shape for x in self._buffers]:
+            raise ValueError(
+                "cuda_graph needs batches of one shape, got "
+                f"{[tuple(x.shape) for x in batch]} after {[tuple(x.shape) for x in self._buffers]}; "
+                "set train.cuda_graph = false"
+            )
+        for buffer, x in zip(self._buffers, batch, strict=True):
+            buffer.copy_(x)
+        graph, outcome = self._captured
+        graph.replay()
+        return outcome
+
+    def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
+        """Gradients of the loss; returns the loss and the gradients' norm (before clipping)."""
+        self.optimizer.zero_grad(set_to_none=True)
+        with self._autocast():
+            loss, _ = self.task.loss(self.model, batch)
+        (loss * weight if weight != 1 else loss).backward()
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = _full(torch.nn.utils.get_total_norm(gradients))
+        if self.config.clip:
+            scale = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
+            torch._foreach_mul_(gradients, scale)
+        return loss.detach() * weight, norm
+
+    def _eager(self, batch: Batch, weight: float) -> Outcome:
+        loss, norm = self._backward(batch, weight)
+        loss = self.world.sum(loss.clone()) / self.world.size
+        bad = ~(loss.isfinite() & norm.isfinite())
+        if not bool(bad):
+            self.optimizer.step()
+        return loss, norm, bad.float()
+
+    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome]:
+        """Record the whole step; the warm-up runs it with the update switched off."""
+        self._buffers = tuple(x.clone() for x in batch)
+        forbid = torch.ones((), device=self.world.device)
+
+        def body() -> Outcome:
+            loss, norm = self._backward(self._buffers, 1.0)
+            bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
+            self.optimizer.found_inf = torch.maximum(bad, forbid)  # type: ignore[attr-defined]
+            self.optimizer.step()
+            return loss, norm, bad
+
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                body()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outcome = body()
+        forbid.zero_()
+        return graph, outcome
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if self.config.precision != "bfloat16":
+            return contextlib.nullcontext()
+        return torch.autocast(
+            self.world.device.type, torch.bfloat16, cache_enabled=not self._wants_graph
+        )
+
+
+def _full(x: Tensor) -> Tensor:
+    """A sharded norm as an ordinary tensor."""
+    from torch.distributed.tensor import DTensor
+
+    return x.full_tensor() if isinstance(x, DTensor) else x

@@ -1,0 +1,290 @@
+"""The loop: one for all experiments.
+
+Step k is a function of (configuration, seed, k, weights): the batch, the learning rate and every random number are derived
+from k, so that a run which is killed and resumed gives the weights of one that was not, bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import config as configuration
+from ..config import RunConfig, TrainConfig
+from . import checkpoint as checkpoints
+from . import distributed
+from .checkpoint import Checkpoint
+from .distributed import World
+from .log import Log
+from .order import batch_indices, mix
+from .stepper import Stepper, make_optimizer, set_learning_rate
+from .task import Task
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on."""
+
+
+class Interrupted(SystemExit):
+    """A signal asked the run to stop; it did, after a checkpoint. The exit code is 128 + signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """lr · (lr_final / lr)^(steps done / steps), in stairs of `decay_every`, after a linear warm-up."""
+    stairs = step // config.decay_every * config.decay_every
+    rate = config.lr * (config.lr_final / config.lr) ** (stairs / config.steps)
+    if step < config.warmup:
+        rate *= (step + 1) / config.warmup
+    return rate
+
+
+class Trainer:
+    """Trains one task in one folder, from where the folder's newest checkpoint stands."""
+
+    def __init__(self, task: Task, config: RunConfig, world: World) -> None:
+        self.task, self.config, self.world = task, config, world
+        self.folder = Path(config.folder)
+        self.train = config.train
+        if config.train.batch_size < world.size:
+            raise TrainingError(
+                f"batch size {config.train.batch_size} is less than the {world.size} processes; "
+                "start fewer, or set train.batch_size"
+            )
+        _set_precision(config.train.precision)
+        task.model.to(world.device)
+        self.model = distributed.wrap(task.model, config.train.strategy, world)
+        self.optimizer = make_optimizer(task.model, config.train, world.device)
+        self.step = 0
+        self._skipped = torch.zeros((), device=world.device)
+        self._bad_in_a_row = torch.zeros((), device=world.device)
+        self._reported = 0
+        self.best: dict[str, Tensor] = {}
+        self.best_score = math.inf
+        self.best_step = 0
+        self.ema: dict[str, Tensor] = {}
+        if config.train.ema:
+            self.ema = {name: x.detach().clone() for name, x in task.model.state_dict().items()}
+        self._signal: int | None = None
+
+    # ---- the run ----
+
+    def run(self) -> dict[str, Any]:
+        """Train to the last step and return the evaluation of the best (or last) weights."""
+        self.resume()
+        quiet = not self.world.is_main
+        with (
+            Log(self.folder, self.train.steps, start=self.step, quiet=quiet) as log,
+            self._signals(),
+        ):
+            if self.step:
+                log.say(f"resumed at step {self.step}")
+            stepper = Stepper(
+                self.task, self.model, self.optimizer, self.train, self.world, log.say
+            )
+            while self.step < self.train.steps:
+                self._advance(stepper, log)
+            if self.train.restore_best and self.best:
+                self._put(self.best)
+            elif self.ema:
+                self._put(self.ema)
+            self.task.model.eval()
+            results = self.task.evaluate(self.task.model)
+        summary = {
+            "step": self.step,
+            "best_step": self.best_step,
+            "best_score": self.best_score if self.best else None,
+            "skipped": self.skipped,
+            "results": results,
+        }
+        if self.world.is_main:
+            configuration.write_atomically(
+                self.folder / "results.json", json.dumps(summary, indent=1) + "\n"
+            )
+        return summary
+
+    def _advance(self, stepper: Stepper, log: Log) -> None:
+        """One step, and what falls due after it."""
+        k, train = self.step, self.train
+        torch.manual_seed(mix(self.config.seed, k, self.world.rank))
+        indices = batch_indices(self.config.seed, k, train.batch_size, self.task.samples)
+        mine = self.world.share(indices)
+        rate = learning_rate(train, k)
+        set_learning_rate(self.optimizer, rate)
+        self.task.model.train()
+        weight = len(mine) * self.world.size / train.batch_size
+        loss, norm, bad = stepper.step(self.task.batch(mine), weight)
+        if self.ema:
+            own = self.task.model.state_dict()
+            torch._foreach_lerp_(list(self.ema.values()), list(own.values()), 1 - train.ema)
+        self._skipped += bad
+        self._bad_in_a_row = (self._bad_in_a_row + 1) * bad
+        self.step = k + 1
+        last = self.step == train.steps
+
+        if last or self.step % train.log_every == 0 or self.world.device.type == "cpu":
+            self._check_skipped(log)  # reads from the device, so not at every step of a GPU
+        if last or self.step % train.log_every == 0:
+            log.record(self.step, "train", {"loss": loss.item(), "norm": norm.item(), "lr": rate})
+        if last or self.step % train.validate_every == 0:
+            self._validate(log)
+        stop = self._stop_requested()
+        if last or stop or self.step % train.checkpoint_every == 0:
+            self.save()
+        if stop and not last:
+            log.say(f"stopped by signal {stop} after step {self.step}; a checkpoint is saved")
+            raise Interrupted(stop)
+
+    @property
+    def skipped(self) -> int:
+        """Updates left out because the loss or the gradient was not finite."""
+        return int(self._skipped.item())
+
+    def _check_skipped(self, log: Log) -> None:
+        if self.skipped > self._reported:
+            self._reported = self.skipped
+            log.say(
+                f"step {self.step}: loss or gradient not finite, update skipped ({self.skipped} so far)"
+            )
+        in_a_row = int(self._bad_in_a_row.item())
+        if in_a_row >= self.train.max_bad_steps:
+            raise TrainingError(
+                f"{in_a_row} steps in a row had a loss or gradient that is not finite, up to step "
+                f"{self.step}; the weights are those before; lower train.lr or check the data"
+            )
+
+    def _validate(self, log: Log) -> None:
+        with self._averaged():
+            self.task.model.eval()
+            metrics = self.task.validate(self.task.model)
+            log.record(self.step, "validation", metrics)
+            score = metrics["score"]
+            if score < self.best_score:
+                self.best_score, self.best_step = score, self.step
+                self.best = self._weights()
+
+    # ---- state ----
+
+    def _weights(self) -> dict[str, Tensor]:
+        return distributed.full_state(self.task.model, self.optimizer)[0]
+
+    @contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """Within: the model has its averaged weights, if there are any."""
+        if not self.ema:
+            yield
+            return
+        own = {name: x.detach().clone() for name, x in self.task.model.state_dict().items()}
+        self._put(self.ema)
+        try:
+            yield
+        finally:
+            self._put(own)
+
+    def _put(self, weights: dict[str, Tensor]) -> None:
+        distributed.load_full_state(self.task.model, self.optimizer, weights, {})
+
+    def save(self) -> None:
+        """Write a checkpoint of everything the rest of the run depends on."""
+        weights, moments = distributed.full_state(self.task.model, self.optimizer)
+        averages = {name: distributed.whole(x) for name, x in self.ema.items()}
+        if self.world.is_main:
+            tensors = {"model": weights, "optimizer": moments}
+            if averages:
+                tensors["ema"] = averages
+            if self.best:
+                tensors["best"] = self.best
+            state = {
+                "best_score": self.best_score if self.best else None,
+                "best_step": self.best_step,
+                "skipped": self.skipped,
+                "bad_in_a_row": int(self._bad_in_a_row.item()),
+                "run": fingerprint(self.config),
+            }
+            point = Checkpoint(self.step, tensors, state)
+            checkpoints.save(self.folder / "checkpoints", point, keep=self.train.keep_checkpoints)
+
+    def resume(self) -> None:
+        """Continue from the newest intact checkpoint of this folder, if there is one."""
+        found = checkpoints.load(self.folder / "checkpoints")
+        if found is None:
+            return
+        if found.state.get("run") != fingerprint(self.config):
+            raise TrainingError(
+                f"{self.folder} holds a run with another configuration; choose another folder, or "
+                f"resume with the one in {self.folder / 'config.toml'}"
+            )
+        try:
+            distributed.load_full_state(
+                self.task.model, self.optimizer, found.tensors["model"], found.tensors["optimizer"]
+            )
+        except (KeyError, ValueError) as error:
+            raise TrainingError(f"cannot resume from {self.folder}: {error}") from error
+        self.step = found.step
+        self.best = found.tensors.get("best", {})
+        self.best_score = found.state["best_score"] if self.best else math.inf
+        self.best_step = found.state["best_step"]
+        self._reported = found.state["skipped"]
+        self._skipped.fill_(self._reported)
+        self._bad_in_a_row.fill_(found.state["bad_in_a_row"])
+        for name, x in found.tensors.get("ema", {}).items():
+            self.ema[name].copy_(distributed.like(x, self.ema[name]))
+
+    # ---- signals ----
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def note(number: int, frame: FrameType | None) -> None:
+            self._signal = number
+
+        watched = (signal.SIGTERM, signal.SIGINT)
+        before = [signal.signal(number, note) for number in watched]
+        try:
+            yield
+        finally:
+            for number, handler in zip(watched, before, strict=True):
+                signal.signal(number, handler)
+
+    def _stop_requested(self) -> int:
+        """The signal that any process received, or 0."""
+        if self.world.size == 1:
+            return self._signal or 0
+        flag = torch.tensor(float(self._signal or 0), device=self.world.device)
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+        return int(flag.item())
+
+
+def fingerprint(config: RunConfig) -> str:
+    """Hash of what determines a run's weights; where it runs and how often it saves does not."""
+    values = configuration.to_dict(config)
+    for key in ("folder", "device"):
+        values.pop(key)
+    values["data"].pop("folder")
+    for key in ("checkpoint_every", "keep_checkpoints", "log_every", "strategy"):
+        values["train"].pop(key)
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _set_precision(precision: str) -> None:
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
+def train(task: Task, config: RunConfig, world: World) -> dict[str, Any]:
+    """Train, and leave the process group whatever happens."""
+    try:
+        return Trainer(task, config, world).run()
+    finally:
+        distributed.leave()

@@ -1,0 +1,272 @@
+"""The five sets of the n-body experiment, one file NAME.safetensors each: mass (N, n); position, velocity, target (N, n, 3).
+
+Every thousand systems come from their own random stream, given by (seed, set, chunk): a set is the same whatever the number of
+workers, and a longer one begins with the shorter. A file's metadata hold its set, seed and settings, and a SHA-256 over these and
+the tensors. Nothing that is read can run code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...io import _write
+from .simulate import Array, Gravity, Systems, simulate
+
+SETS: dict[str, dict[str, Any]] = {
+    "train": {},
+    "val": {},
+    "eval": {},
+    "more_bodies": dict(bodies=6),
+    "translated": dict(shift_mean=(200.0, 0.0, 0.0)),
+}
+"""What each set changes in the settings. The order is part of the random streams."""
+
+FORMAT = 1
+CHUNK = 1000  # systems per random stream
+COMMAND = "flashgatr data nbody"
+
+Folder: TypeAlias = str | os.PathLike[str]
+Progress: TypeAlias = Callable[[str, int, int], None]
+Job: TypeAlias = tuple[Gravity, list[int]]  # settings, random stream
+
+
+class DataError(ValueError):
+    """A data set cannot be used: missing, damaged, or made with other settings."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is in a file: how its systems were made, how many there are, and the hash of it all."""
+
+    settings: Gravity
+    seed: int
+    count: int
+    sha256: str
+
+
+def generate(
+    folder: Folder,
+    *,
+    train: int = 100_000,
+    others: int = 5_000,
+    seed: int = 0,
+    settings: Gravity = Gravity(),  # noqa: B008 (frozen)
+    workers: int | None = None,
+    sets: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Description]:
+    """Make the sets that `folder` lacks, all five or those named, and describe them.
+
+    A set that is there, intact and made with the same settings and seed, is kept if it is long enough (load its beginning
+    with `limit`) and made anew if it is not; any other file of its name is an error. `workers` are processes (default: as
+    many as pay off). `progress` is called with (set, systems done, systems wanted).
+    """
+    names = list(SETS) if sets is None else list(dict.fromkeys(sets))
+    for name in names:
+        _require_name(name)
+    for what, number, least in (("train", train, 1), ("others", others, 1), ("seed", seed, 0)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise ValueError(f"{what} must be an integer of at least {least}, got {number!r}")
+    wanted = {name: train if name == "train" else others for name in names}
+    done = {
+        name: _kept(folder, name, replace(settings, **SETS[name]), seed, count)
+        for name, count in wanted.items()
+    }
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    if progress:
+        for name in names:
+            if done[name]:
+                progress(name, wanted[name], wanted[name])
+    missing = {name: count for name, count in wanted.items() if done[name] is None}
+    steps = settings.steps * sum(math.ceil(count / CHUNK) for count in missing.values())
+    with _mapper(_workers(workers, steps)) as run:
+        for name, count in missing.items():
+            own = replace(settings, **SETS[name])
+            number = list(SETS).index(name)
+            jobs = [(own, [seed, number, chunk]) for chunk in range(math.ceil(count / CHUNK))]
+            parts: list[Systems] = []
+            for part in run(jobs):
+                parts.append(part)
+                if progress:
+                    progress(name, min(len(parts) * CHUNK, count), count)
+            systems = Systems(*(np.concatenate(x)[:count] for x in zip(*parts, strict=True)))
+            done[name] = _save(folder, name, own, seed, systems)
+    return {name: found for name, found in done.items() if found}
+
+
+def load(folder: Folder, name: str, limit: int | None = None) -> dict[str, Tensor]:
+    """The tensors of a set (its first `limit` systems), in float64, after checking all of the file."""
+    _require_name(name)
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    file = _file(folder, name)
+    if not file.is_file():
+        raise DataError(f"there is no {name} set in {folder}; make it with `{COMMAND}`")
+    description, systems = _read(folder, name)
+    if limit is not None and limit > description.count:
+        raise DataError(
+            f"{file} holds {description.count} systems, {limit} are needed; make more with "
+            f"`{COMMAND}`"
+        )
+    return {key: torch.tensor(x[:limit]) for key, x in systems._asdict().items()}
+
+
+def describe(folder: Folder) -> dict[str, Description]:
+    """The sets that are in a folder; each is read and checked."""
+    found = {name: _read(folder, name)[0] for name in SETS if _file(folder, name).is_file()}
+    if not found:
+        raise DataError(f"there are no n-body data in {folder}; make them with `{COMMAND}`")
+    return found
+
+
+def _kept(
+    folder: Folder, name: str, settings: Gravity, seed: int, count: int
+) -> Description | None:
+    """The set that is there already, if it will do; None if it is to be made."""
+    file = _file(folder, name)
+    if not file.exists():
+        return None
+    found, _ = _read(folder, name)
+    made, asked = (
+        {**asdict(s), "seed": n} for s, n in ((found.settings, found.seed), (settings, seed))
+    )
+    differ = [f"{key} {made[key]!r}, not {asked[key]!r}" for key in made if made[key] != asked[key]]
+    if differ:
+        raise DataError(
+            f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or "
+            "delete the file"
+        )
+    return found if found.count >= count else None
+
+
+@contextmanager
+def _mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
+    """Runs jobs, in order, here or in processes."""
+    if workers == 1:
+        yield lambda jobs: map(_chunk, jobs)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield lambda jobs: pool.map(_chunk, jobs)
+
+
+def _workers(asked: int | None, steps: int) -> int:
+    """As asked, or one more for each 20,000 steps of chunks (3 s on a Xeon core, what starting a process takes)."""
+    if asked is None:
+        return max(1, min(os.cpu_count() or 1, steps // 20_000))
+    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+        raise ValueError(f"workers must be an integer of at least 1, got {asked!r}")
+    return asked
+
+
+def _chunk(job: Job) -> Systems:
+    settings, stream = job
+    return simulate(settings, CHUNK, np.random.default_rng(stream))
+
+
+def _save(folder: Folder, name: str, settings: Gravity, seed: int, systems: Systems) -> Description:
+    from safetensors.numpy import save
+
+    header = {"format": FORMAT, "set": name, "seed": seed, "settings": asdict(settings)}
+    content = {key: (list(x.shape), x.tobytes()) for key, x in systems._asdict().items()}
+    sha256 = _digest(header, content)
+    # One entry, because the library writes several in no fixed order.
+    metadata = {"nbody": json.dumps({**header, "sha256": sha256}, sort_keys=True)}
+    _write(_file(folder, name), save(systems._asdict(), metadata))
+    return Description(settings, seed, len(systems.mass), sha256)
+
+
+def _read(folder: Folder, name: str) -> tuple[Description, Systems]:
+    """A file's content, or a DataError that names the file and says what to do."""
+    file = _file(folder, name)
+    try:
+        return _parse(file.read_bytes(), name)
+    except OSError as error:
+        raise DataError(f"cannot read {file}: {error.strerror}") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{file} is damaged or not a set of n-body data: {error}; delete it and run "
+            f"`{COMMAND}` again"
+        ) from error
+
+
+def _parse(content: bytes, name: str) -> tuple[Description, Systems]:
+    from safetensors import SafetensorError, deserialize
+
+    try:
+        tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
+    except SafetensorError as error:
+        raise DataError(str(error)) from error
+    header = _header(content)
+    sha256 = header.pop("sha256")
+    if tensors.keys() != set(Systems._fields):
+        raise DataError(f"its tensors are {sorted(tensors)}, expected {sorted(Systems._fields)}")
+    parts = {key: (tensors[key]["shape"], tensors[key]["data"]) for key in Systems._fields}
+    found = _digest(header, parts)
+    if found != sha256:
+        raise DataError(f"its SHA-256 is {found[:12]}…, expected {str(sha256)[:12]}…")
+    if header["set"] != name:
+        raise DataError(f"it holds the set {header['set']!r}, not {name!r}")
+    settings = Gravity(**header["settings"])
+    count = (*parts["mass"][0], 0)[0]
+    systems = Systems(
+        _array("mass", tensors["mass"], (count, settings.bodies)),
+        *(_array(key, tensors[key], (count, settings.bodies, 3)) for key in Systems._fields[1:]),
+    )
+    return Description(settings, header["seed"], count, sha256), systems
+
+
+def _header(content: bytes) -> dict[str, Any]:
+    """What the metadata of a file, known to be safetensors, say about it."""
+    size = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + size].decode()).get("__metadata__") or {}
+    header = json.loads(metadata.get("nbody", "null"))
+    if not isinstance(header, dict) or "format" not in header:
+        raise DataError("it does not say how it was made")
+    if header["format"] != FORMAT:
+        raise DataError(f"its format is {header['format']!r}, this version reads {FORMAT}")
+    for key, kind in dict(set=str, seed=int, settings=dict, sha256=str).items():
+        if not isinstance(header.get(key), kind):
+            raise DataError(f"it does not say its {key}")
+    return header
+
+
+def _array(name: str, tensor: dict[str, Any], shape: tuple[int, ...]) -> Array:
+    if tensor["dtype"] != "F64":
+        raise DataError(f"{name} has dtype {tensor['dtype']}, expected F64")
+    if tuple(tensor["shape"]) != shape or not shape[0]:
+        raise DataError(f"{name} has shape {tuple(tensor['shape'])}, expected {shape}")
+    x = np.frombuffer(tensor["data"], dtype="<f8").reshape(shape)
+    if not np.isfinite(x).all():
+        raise DataError(f"{name} has entries that are not finite")
+    return x
+
+
+def _digest(header: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]]) -> str:
+    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, (shape, content) in tensors.items():
+        found.update(f"{name}{shape}".encode())
+        found.update(content)
+    return found.hexdigest()
+
+
+def _file(folder: Folder, name: str) -> Path:
+    return Path(folder) / f"{name}.safetensors"
+
+
+def _require_name(name: str) -> None:
+    if name not in SETS:
+        raise ValueError(f"unknown set {name!r}; expected one of {', '.join(SETS)}")

@@ -1,0 +1,1 @@
+"""Fast versions of operations, each beside its plain reference and tested against it."""

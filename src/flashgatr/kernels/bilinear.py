@@ -1,0 +1,115 @@
+"""Products of multivectors as sums over the terms that are not zero: 192 for the geometric product, 81 for the join.
+
+A product is a trilinear form Σ s x_i y_j z_k over a table of terms. Each of its three gradients is the same sum with the
+roles of x, y, z exchanged, so one operator serves forward, backward and every higher derivative:
+
+    trilinear(a, b, form, slot):  the part that belongs in `slot` (0 = x, 1 = y, 2 = z), given the other two in order.
+
+Registered with torch.library, so that compilers and exporters see one operator. On a CPU it is a loop of
+multiply-adds over whole components; elsewhere the plain version in `ops`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algebra import BLADES, PGA, Term
+from ..ops import contract, left_matrix
+
+_FORMS: dict[str, tuple[Term, ...]] = {"product": PGA.product_terms, "join": PGA.join_terms}
+
+
+def _reslot(terms: tuple[Term, ...], slot: int) -> tuple[Term, ...]:
+    """Terms (out, a, b, sign) that compute one slot from the other two."""
+    orders = {0: (1, 2, 0), 1: (2, 1, 0), 2: (0, 1, 2)}  # positions of (out, a, b) in (k, i, j)
+    out, a, b = orders[slot]
+    return tuple(sorted((t[out], t[a], t[b], t[3]) for t in terms))
+
+
+_TERMS = {(f, slot): _reslot(terms, slot) for f, terms in _FORMS.items() for slot in range(3)}
+_MATRICES = {key: left_matrix(terms) for key, terms in _TERMS.items()}
+
+
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """Geometric product of multivectors of one shape."""
+    out: Tensor = trilinear(x, y, "product", 2)
+    return out
+
+
+def join(x: Tensor, y: Tensor) -> Tensor:
+    """(x* ∧ y*)* of multivectors of one shape."""
+    out: Tensor = trilinear(x, y, "join", 2)
+    return out
+
+
+def reference(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
+    """The plain version."""
+    return contract(a, b, _MATRICES[form, slot])
+
+
+@torch.library.custom_op("flashgatr::trilinear", mutates_args=())
+def trilinear(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
+    """One slot of a trilinear form from the other two, (..., 16) each, of equal shapes."""
+    return _component_major(reference(a, b, form, slot))
+
+
+@trilinear.register_kernel("cpu")
+def _loop(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
+    wide = torch.promote_types(a.dtype, torch.float32)  # sums of 16-bit numbers, not in 16 bits
+    parts_a, parts_b = (x.to(wide).movedim(-1, 0).contiguous().unbind() for x in (a, b))
+    out = torch.zeros(BLADES, *a.shape[:-1], dtype=wide)
+    sums = out.unbind()
+    for k, i, j, sign in _TERMS[form, slot]:
+        sums[k].addcmul_(parts_a[i], parts_b[j], value=sign)
+    return out.to(a.dtype).movedim(0, -1)
+
+
+@trilinear.register_fake
+def _shape(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
+    torch._check(a.shape == b.shape, lambda: f"shapes {a.shape} and {b.shape} differ")
+    return a.new_empty(BLADES, *a.shape[:-1]).movedim(0, -1)
+
+
+def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, str, int], output: Tensor) -> None:
+    a, b, ctx.form, ctx.slot = inputs
+    ctx.save_for_backward(a, b)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    a, b = ctx.saved_tensors
+    values: dict[int, Tensor] = {ctx.slot: grad}
+    first, second = (slot for slot in range(3) if slot != ctx.slot)
+    values[first], values[second] = a, b
+
+    def gradient(target: int) -> Tensor:
+        left, right = (values[slot] for slot in range(3) if slot != target)
+        found: Tensor = trilinear(left, right, ctx.form, target)
+        return found
+
+    return (
+        gradient(first) if ctx.needs_input_grad[0] else None,
+        gradient(second) if ctx.needs_input_grad[1] else None,
+        None,
+        None,
+    )
+
+
+trilinear.register_autograd(_backward, setup_context=_setup)
+
+
+@trilinear.register_vmap
+def _batched(
+    info: Any, dims: tuple[int | None, ...], a: Tensor, b: Tensor, form: str, slot: int
+) -> tuple[Tensor, int]:
+    def leading(x: Tensor, dim: int | None) -> Tensor:
+        return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+    return trilinear(leading(a, dims[0]), leading(b, dims[1]), form, slot), 0
+
+
+def _component_major(x: Tensor) -> Tensor:
+    """The same values with the 16 components outermost in memory, as the fake says."""
+    return x.movedim(-1, 0).contiguous().movedim(0, -1)
