@@ -122,12 +122,12 @@ def energy_drift(integrator, periods, steps):
 
 def test_energy_stays_bounded_unless_euler_is_explicit():
     drift = {name: energy_drift(name, periods=10, steps=20_000) for name in INTEGRATORS}
-    for name, bound in (("semi_implicit_euler", 1e-3), ("leapfrog", 1e-5)):
+    for name, bound in (("semi_implicit_euler", 5e-3), ("leapfrog", 5e-5)):
         half, whole = drift[name]
         assert whole < bound
         assert whole < 1.05 * half  # does not grow
     half, whole = drift["euler"]
-    assert whole > 1.4 * half
+    assert whole > 1.2 * half
     assert whole > 100 * drift["semi_implicit_euler"][1]
 
 
@@ -198,6 +198,7 @@ def test_orbits_are_circular_up_to_noise_and_go_both_ways(many):
     for direction in (forward, x / radius, np.broadcast_to(normal, x.shape)):
         part = (noise * direction).sum(axis=-1).ravel()
         assert stats.kstest(part / 0.01, "norm").pvalue > LEVEL
+        assert part.std() == pytest.approx(0.01, rel=0.015)  # five standard deviations
     for signs in (sense[:, 0], sense[:, 1], sense[:, 0] * sense[:, 1]):
         assert stats.binomtest(int((signs > 0).sum()), len(signs)).pvalue > LEVEL
 

@@ -1,25 +1,26 @@
-"""The `flashgatr` command.
+"""The `flashgatr` command. Each subcommand is a few lines over the module that does the work.
 
-flashgatr parameters    a table of the paper's networks and their numbers of parameters
-flashgatr --version
+Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 and 143 stopped by ctrl-C and SIGTERM (after a checkpoint).
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from .. import AxialGATr, GATr, GATrConfig, __version__
+from .. import AxialGATr, GATr, GATrConfig, LoadError
 from ..config import PRESETS, preset
 
 if TYPE_CHECKING:
-    import typer
+    import typer as typer_module
 
 AXIAL = ("kuka",)
 """Presets for two item axes."""
+HINT = 'the flashgatr command needs typer and rich: pip install "flashgatr[experiments]"'
 
 
 @dataclass(frozen=True)
@@ -43,70 +44,96 @@ def rows() -> list[Row]:
     return found
 
 
-def parameters() -> None:
-    """List the paper's networks (presets) with their numbers of parameters."""
+def _table(title: str, columns: list[str], lines: list[list[str]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Presets: GATr.from_preset(name), AxialGATr.from_preset(name)")
-    for left in ("preset", "network"):
-        table.add_column(left)
-    for right in ("blocks", "mv", "scalars", "heads"):
-        table.add_column(right, justify="right")
-    table.add_column("attention")
-    table.add_column("parameters", justify="right")
-    for row in rows():
-        c = row.config
-        kind = "multi-query" if c.multi_query else "multi-head"
-        table.add_row(
-            row.preset,
-            row.network.__name__,
-            str(c.num_blocks),
-            str(c.hidden_mv_channels),
-            str(c.hidden_s_channels),
-            str(c.num_heads),
-            f"{kind} x{c.attention_width}",
-            f"{row.parameters:,} ({row.parameters / 1e6:.3f} M)",
-        )
-    width = None if sys.stdout.isatty() else 100  # a pipe has no width to fold the table to
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for line in lines:
+        table.add_row(*line)
+    width = None if sys.stdout.isatty() else 110  # a pipe has no width to fold the table to
     Console(width=width).print(table)
 
 
-def application() -> typer.Typer:
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def application() -> typer_module.Typer:
     """The command with all its subcommands."""
     import typer
+
+    from . import commands
 
     app = typer.Typer(
         help="Experiments of the Geometric Algebra Transformer.",
         add_completion=False,
         no_args_is_help=True,
+        pretty_exceptions_enable=False,
     )
 
-    def show_version(wanted: bool) -> None:
-        if wanted:
-            typer.echo(f"flashgatr {__version__}")
-            raise typer.Exit
-
-    @app.callback()
-    def options(
-        version: bool = typer.Option(
-            False, "--version", callback=show_version, is_eager=True, help="Print the version."
-        ),
-    ) -> None:
-        pass
-
-    app.command()(parameters)
+    commands.register(app)
     return app
 
 
 def main() -> None:
     try:
-        app = application()
         import rich  # noqa: F401
+
+        app = application()
     except ImportError:
-        print(
-            'the flashgatr command needs typer and rich: pip install "flashgatr[experiments]"',
-            file=sys.stderr,
-        )
+        _say(HINT)
         raise SystemExit(1) from None
-    app()
+    from .engine import CheckpointError, TrainingError
+
+    try:
+        app()
+    except (CheckpointError, TrainingError, OSError) as error:
+        _say(f"error: {error}")
+        raise SystemExit(1) from None
+    except (LoadError, ValueError, TypeError) as error:  # our own errors are sentences
+        _say(f"error: {error}")
+        raise SystemExit(2) from None
+
+
+def show_parameters() -> None:
+    """Print the presets with their numbers of parameters."""
+    columns = ["preset", "network", "blocks", "mv", "scalars", "heads", "attention", "parameters"]
+    lines = []
+    for row in rows():
+        c = row.config
+        kind = "multi-query" if c.multi_query else "multi-head"
+        lines.append(
+            [
+                row.preset,
+                row.network.__name__,
+                str(c.num_blocks),
+                str(c.hidden_mv_channels),
+                str(c.hidden_s_channels),
+                str(c.num_heads),
+                f"{kind} x{c.attention_width}",
+                f"{row.parameters:,} ({row.parameters / 1e6:.3f} M)",
+            ]
+        )
+    _table("Presets: GATr.from_preset(name), AxialGATr.from_preset(name)", columns, lines)
+
+
+def show_results(results: dict[str, dict[str, float]], title: str) -> None:
+    """Print the metrics of one run, a line per evaluation set."""
+    columns = ["set", "mse", "median", "90 % quantile", "without worst 1 %", "systems"]
+    keys = ["mse", "median", "q90", "trimmed"]
+    lines = [
+        [name, *(f"{found[key]:.3e}" for key in keys), str(int(found["systems"]))]
+        for name, found in results.items()
+    ]
+    _table(title, columns, lines)
+
+
+def run_folder(path: Path) -> Path:
+    if not (path / "config.toml").is_file():
+        raise LoadError(
+            f"{path} is not a run: it has no config.toml; make one with flashgatr train"
+        )
+    return path

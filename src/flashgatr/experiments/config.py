@@ -178,7 +178,7 @@ def load(path: str | os.PathLike[str]) -> RunConfig:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read {toml.show(str(path))}: {reason}") from error
+        raise ConfigError(f"cannot read {str(path)!r}: {reason}") from error
     if len(content) > MAX_BYTES:
         raise ConfigError(
             f"{path} must be a run's settings, at most {MAX_BYTES} bytes; it is larger"
@@ -357,7 +357,7 @@ def _read_assignment(assignment: str) -> tuple[tuple[str, ...], Any]:
     """The parts of the key, and the value."""
     shown = toml.show(assignment)
     found = _ASSIGNMENT.fullmatch(assignment) if isinstance(assignment, str) else None
-    if found is None or "\n" in found[1]:
+    if found is None or "\n" in found[1] or found[1].lstrip()[:1] in ("#", "["):
         raise ConfigError(f"expected KEY=VALUE, such as train.steps=1000, got {shown}")
     if not found[2].strip():
         raise ConfigError(f'{shown} has no value; write "" for an empty string')

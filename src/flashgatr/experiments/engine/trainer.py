@@ -45,7 +45,7 @@ class Interrupted(SystemExit):
 def learning_rate(config: TrainConfig, step: int) -> float:
     """lr · (lr_final / lr)^(steps done / steps), in stairs of `decay_every`, after a linear warm-up."""
     stairs = step // config.decay_every * config.decay_every
-    rate = config.lr * (config.lr_final / config.lr) ** (stairs / config.steps)
+    rate: float = config.lr * (config.lr_final / config.lr) ** (stairs / config.steps)
     if step < config.warmup:
         rate *= (step + 1) / config.warmup
     return rate
@@ -107,6 +107,7 @@ class Trainer:
             "best_step": self.best_step,
             "best_score": self.best_score if self.best else None,
             "skipped": self.skipped,
+            "run": fingerprint(self.config),
             "results": results,
         }
         if self.world.is_main:
@@ -173,11 +174,12 @@ class Trainer:
             score = metrics["score"]
             if score < self.best_score:
                 self.best_score, self.best_step = score, self.step
-                self.best = self._weights()
+                self.best = self.weights()
 
     # ---- state ----
 
-    def _weights(self) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Tensor]:
+        """The model's tensors as they are, whole, on the CPU."""
         return distributed.full_state(self.task.model, self.optimizer)[0]
 
     @contextmanager
@@ -280,11 +282,3 @@ def fingerprint(config: RunConfig) -> str:
 
 def _set_precision(precision: str) -> None:
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-
-
-def train(task: Task, config: RunConfig, world: World) -> dict[str, Any]:
-    """Train, and leave the process group whatever happens."""
-    try:
-        return Trainer(task, config, world).run()
-    finally:
-        distributed.leave()

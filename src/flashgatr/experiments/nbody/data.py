@@ -164,7 +164,7 @@ def _mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
 
 
 def _workers(asked: int | None, steps: int) -> int:
-    """As asked, or one more for each 20,000 steps of chunks (3 s on a Xeon core, what starting a process takes)."""
+    """As asked, or one more for each 20,000 steps of chunks (2.5 s on a Xeon core; a process starts in 2 s)."""
     if asked is None:
         return max(1, min(os.cpu_count() or 1, steps // 20_000))
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:

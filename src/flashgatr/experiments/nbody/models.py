@@ -6,7 +6,6 @@ does, the loss also keeps the output's e123 near one and its unused scalar near 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -70,5 +69,6 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
     return PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
 
 
-FITS: dict[str, Callable[[int], bool]] = {"mlp": lambda bodies: bodies == 4}
-"""Models that cannot take every number of bodies."""
+def fits(model: nn.Module, bodies: int) -> bool:
+    """Whether a model can take this number of bodies."""
+    return not isinstance(model, PlainNBody) or model.flatten in (0, bodies)

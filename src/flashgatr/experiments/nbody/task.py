@@ -24,7 +24,7 @@ class NBodyTask:
     """Train on `train`, choose by `val`, report on the three evaluation sets."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
-        self.device, self.name = device, config.model.name
+        self.device = device
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = registry.build("nbody", config.model.name, dict(config.model.options))
@@ -55,8 +55,7 @@ class NBodyTask:
         results = {}
         for name in SETS:
             data = self._load(name, None)
-            bodies = data["mass"].shape[1]
-            if models.FITS.get(self.name, lambda n: True)(bodies):
+            if models.fits(self.model, data["mass"].shape[1]):
                 results[name] = summarise(self.errors(model, data))
         moved = _moved(self._load("eval", None))
         results["eval_moved"] = summarise(self.errors(model, moved))

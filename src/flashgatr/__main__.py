@@ -1,0 +1,5 @@
+"""`python -m flashgatr` is the `flashgatr` command."""
+
+from .experiments.cli import main
+
+main()

@@ -1,0 +1,60 @@
+"""`flashgatr doctor`: what is installed, what is used, and whether the network is as exact here as it should be."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+
+import torch
+
+from .. import GATr, __version__, embed_point
+from ..testing import equivariance_error
+from .results import machine
+
+PACKAGES = (
+    "safetensors", "numpy", "scipy", "h5py", "matplotlib", "typer", "rich", "tensorboard", "e3nn",
+    "torch-geometric", "triton",
+)  # fmt: skip
+LIMITS = {torch.float64: 1e-12, torch.float32: 2e-5}
+"""Equivariance errors that a healthy installation stays below."""
+
+
+def examine() -> tuple[list[tuple[str, str]], bool]:
+    """Rows (what, finding), and whether all is well."""
+    rows = [
+        ("flashgatr", __version__),
+        ("python", platform.python_version()),
+        ("torch", torch.__version__),
+        ("device", machine()),
+        ("products of multivectors", _product_path()),
+        *((name, _version(name)) for name in PACKAGES),
+    ]
+    healthy = True
+    torch.manual_seed(0)
+    net = GATr(
+        in_mv_channels=1, out_mv_channels=1, out_s_channels=2, hidden_mv_channels=8,
+        hidden_s_channels=16, num_blocks=4, num_heads=4,
+    )  # fmt: skip
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    mv = embed_point(torch.randn(2, 8, 1, 3))
+    for dtype, limit in LIMITS.items():
+        error = equivariance_error(net.to(device), mv.to(device), dtype=dtype)
+        fine = error <= limit
+        healthy &= fine
+        name = str(dtype).removeprefix("torch.")
+        verdict = "fine" if fine else f"TOO LARGE, expected at most {limit:.0e}"
+        rows.append((f"equivariance error, {name}", f"{error:.1e} ({verdict})"))
+    return rows, healthy
+
+
+def _product_path() -> str:
+    if torch.cuda.is_available():
+        return "plain torch on the GPU"
+    return "loop over the non-zero terms on the CPU"
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
