@@ -41,7 +41,7 @@ docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
 
 bench: $(READY)
-	$(BIN)/python benchmarks/equivariance.py
+	$(BIN)/flashgatr bench all
 
 clean:
 	rm -rf $(VENV) docs/_build dist build

@@ -1,5 +1,8 @@
 """Every wrong input is one clear sentence; every unusual one has a defined result."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
@@ -87,6 +90,64 @@ CALLS = {
     "unknown reference": ((MV, S), dict(join_reference="origin"), ValueError, "'canonical'"),
     "reference of wrong shape": ((MV, S), dict(join_reference=torch.ones(3)), ValueError, "16"),
     "center of wrong shape": ((MV, S), dict(center=torch.ones(2)), ValueError, r"\(..., 3\)"),
+    "reference of other samples": (
+        (MV, S),
+        dict(join_reference=torch.ones(3, 16)),
+        ValueError,
+        r"broadcastable to \(2, 16\), got \(3, 16\)",
+    ),
+    "reference per item": (
+        (MV, S),
+        dict(join_reference=torch.ones(2, 5, 16)),
+        ValueError,
+        r"broadcastable to \(2, 16\), got \(2, 5, 16\)",
+    ),
+    "center of other samples": (
+        (MV, S),
+        dict(center=torch.ones(3, 3)),
+        ValueError,
+        r"broadcastable to \(2, 3\), got \(3, 3\)",
+    ),
+    "center as a list": ((MV, S), dict(center=[0.0] * 3), TypeError, "center must be a tensor"),
+    "attention mask of another batch": (
+        (MV, S),
+        dict(attention_mask=torch.ones(3, 5, 5).bool()),
+        ValueError,
+        r"batch shape \(2,\).*got \(3, 5, 5\)",
+    ),
+    "attention mask as a list": (
+        (MV, S),
+        dict(attention_mask=[[0.0]]),
+        TypeError,
+        "attention_mask must be a tensor, got list",
+    ),
+    "max_items too small": (
+        (MV[0], S[0]),
+        dict(offsets=torch.tensor([0, 4, 5]), max_items=3),
+        ValueError,
+        "max_items=3, but the largest set has 4 items",
+    ),
+    "mask on another device": (
+        (MV, S),
+        dict(mask=torch.ones(2, 5, device="meta").bool()),
+        ValueError,
+        "mask is on meta",
+    ),
+    "offsets on another device": (
+        (MV[0], S[0]),
+        dict(offsets=torch.tensor([0, 5], device="meta")),
+        ValueError,
+        "offsets is on meta",
+    ),
+    "multivectors as a list": ((MV.tolist(), S), {}, TypeError, "mv must be a tensor, got list"),
+    "scalars as a list": ((MV, S.tolist()), {}, TypeError, "s must be a tensor, got list"),
+    "mask as a list": ((MV, S), dict(mask=[[True]]), TypeError, "mask must be a tensor, got list"),
+    "offsets as a list": (
+        (MV[0], S[0]),
+        dict(offsets=[0, 5]),
+        TypeError,
+        "offsets must be a tensor, got list",
+    ),
     "unknown keyword": ((MV, S), dict(msk=None), TypeError, "msk"),
 }
 
@@ -109,6 +170,9 @@ def test_nan_is_refused_when_asked_to_check():
         net(NOT_A_NUMBER, S)
     with pytest.raises(ValueError, match="s has NaN or infinite"):
         net(MV, S / 0)
+    valid = torch.ones(2, 5, dtype=torch.bool)
+    valid[0, 0] = False
+    net(NOT_A_NUMBER, S, mask=valid)  # padding may hold anything
 
 
 CONFIGS = {
@@ -132,6 +196,11 @@ CONFIGS = {
     "channel out of range": (dict(reinsert_mv_channels=(2,)), ValueError, "0 to 1"),
     "channel twice": (dict(reinsert_mv_channels=(0, 0)), ValueError, "distinct"),
     "one channel, not a list": (dict(reinsert_mv_channels=0), TypeError, r"\(0,\)"),
+    "channel of another kind": (dict(reinsert_mv_channels=("0",)), ValueError, "distinct indices"),
+    "dropout as text": (dict(dropout="a"), TypeError, "dropout must be a number, got 'a'"),
+    "no scale": (dict(length_scale=None), TypeError, "length_scale must be a number, got None"),
+    "flag as epsilon": (dict(distance_epsilon=True), TypeError, "distance_epsilon"),
+    "activation of another kind": (dict(activation=[]), ValueError, "gelu, relu, sigmoid"),
 }
 
 
@@ -141,6 +210,19 @@ def test_a_wrong_configuration_is_refused_in_one_sentence(case):
     with pytest.raises(error, match=text) as caught:
         GATr(**{**OPTIONS, **options})
     assert "\n" not in str(caught.value)
+
+
+def test_integers_and_numbers_of_numpy_are_accepted():
+    config = GATrConfig(
+        in_mv_channels=np.int64(2),
+        out_mv_channels=np.int32(1),
+        reinsert_mv_channels=[np.int64(1)],
+        length_scale=np.float32(2),
+    )
+    assert json.loads(json.dumps(config.to_dict()))["reinsert_mv_channels"] == [1]
+    assert config == GATrConfig(
+        in_mv_channels=2, out_mv_channels=1, reinsert_mv_channels=(1,), length_scale=2.0
+    )
 
 
 def test_required_options_and_mixed_forms():

@@ -46,7 +46,11 @@ def test_sums_means_and_positions_agree():
     torch.testing.assert_close(a.mean(padded), b.mean(packed))
     assert not a.mean(padded)[1].any()
     assert b.positions(packed.device).tolist() == [0, 1, 2, 3, 0, 1]
-    assert a.positions(padded.device).tolist() == [0, 1, 2, 3]
+    assert a.positions(padded.device)[mask].tolist() == [0, 1, 2, 3, 0, 1]
+    holes = torch.tensor([[True, False, True, True], [False, False, True, False]])
+    assert Sets((2, 4), mask=holes).positions(mask.device)[holes].tolist() == [0, 1, 2, 0]
+    assert Sets((2, 4), mask=holes, axes=2).positions(mask.device).tolist() == [0, 1, 2, 3]
+    assert (a.samples, b.samples) == ((3,), (3,))
     assert torch.equal(b.spread(b.sum(packed)), a.sum(padded)[[0, 0, 0, 0, 2, 2]])
 
 
@@ -56,6 +60,19 @@ def test_readout_of_plain_sets():
     torch.testing.assert_close(readout(mv, s, reduce="sum"), (mv.sum(1), s.sum(1)))
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
         readout(mv, s, reduce="max")
+    pooled, none = readout(mv)
+    torch.testing.assert_close(pooled, mv.mean(1))
+    assert none.shape == (2, 0)
+
+
+def test_readout_of_two_item_axes():
+    mv, s = torch.randn(2, 5, 4, 3, 16), torch.randn(2, 5, 4, 6)
+    torch.testing.assert_close(readout(mv, s, item_axes=2), (mv.mean((1, 2)), s.mean((1, 2))))
+    mask = torch.rand(2, 5, 4) < 0.5
+    pooled, _ = readout(mv, s, item_axes=2, mask=mask)
+    torch.testing.assert_close(pooled[1], mv[1][mask[1]].mean(0))
+    with pytest.raises(ValueError, match="2 item axes"):
+        readout(mv[0, 0], item_axes=2)
 
 
 def test_pytorch_geometric_batches_give_their_offsets():

@@ -469,3 +469,40 @@ def test_a_pose_that_is_not_four_multivectors_is_refused(name, shape):
 def test_a_rotation_matrix_of_the_wrong_shape_is_refused(shape):
     with pytest.raises(ValueError, match=r"matrix must have shape \(..., 3, 3\), got"):
         matrix_to_quaternion(torch.zeros(shape))
+
+
+EXTRACTIONS = [
+    extract_point, extract_plane, extract_ray, extract_translation, extract_rotation,
+    extract_pose_quaternion,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("extract", EXTRACTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("scale", [0.0, 1e-4, 1.0, 300.0])
+def test_half_precision_has_finite_results_and_gradients(extract, scale):
+    generator = torch.Generator().manual_seed(0)
+    mv = (scale * torch.randn(4, 16, generator=generator)).half().requires_grad_()
+    out = extract(mv)
+    out = out if isinstance(out, tuple) else (out,)
+    assert all(x.dtype == torch.float16 and x.isfinite().all() for x in out)
+    sum(x.sum() for x in out).backward()
+    assert mv.grad.isfinite().all()
+    exact = extract(mv.detach().double())
+    for x, y in zip(out, exact if isinstance(exact, tuple) else (exact,), strict=True):
+        torch.testing.assert_close(x.detach().double(), y, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float16, 300), (torch.float32, 1e20)])
+def test_large_rotors_come_back_as_unit_quaternions(dtype, size):
+    q = torch.nn.functional.normalize(torch.tensor([1.0, -2.0, 3.0, 0.5]), dim=-1)
+    found = extract_rotation(embed_rotation((size * q).to(dtype)))
+    torch.testing.assert_close(found.float(), q, rtol=1e-3, atol=1e-3)
+
+
+def test_a_zero_quaternion_turns_nothing():
+    q = torch.zeros(4, requires_grad=True)
+    assert torch.equal(quaternion_to_matrix(q), torch.eye(3))
+    pose = embed_pose_quaternion(torch.ones(3), q)
+    assert pose.isfinite().all()
+    pose.square().sum().backward()
+    assert q.grad.isfinite().all()

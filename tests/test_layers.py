@@ -12,9 +12,11 @@ from flashgatr.nn import (
     CrossAttention,
     EquiLayerNorm,
     EquiLinear,
+    GeometricAttention,
     GeometricBilinear,
     GeoMLP,
     GradeDropout,
+    Heads,
     ScalarGate,
     SelfAttention,
 )
@@ -45,6 +47,21 @@ def _mirrored(layer):
     return f
 
 
+class _Bound(torch.nn.Module):
+    """A layer with its further arguments made from (mv, s), so that it is a function of those alone."""
+
+    def __init__(self, layer, more):
+        super().__init__()
+        self.layer, self.more = layer, more
+
+    def forward(self, mv, s):
+        return self.layer(mv, s, *self.more(mv, s))
+
+
+def _first_channels(mv, s):
+    return ((mv[..., :2, :], s[..., :1]),)
+
+
 LAYERS = {
     "linear": lambda: EquiLinear(4, 5, 3, 2),
     "linear without scalars": lambda: EquiLinear(4, 5),
@@ -57,6 +74,14 @@ LAYERS = {
         4, 3, 2, multi_query=False, learned_weights="all"
     ),
     "rotary attention": lambda: SelfAttention(4, 3, 2, rotary=True),
+    "attention without distances": lambda: SelfAttention(4, 3, 2, distance_aware=False),
+    "re-insertion": lambda: _Bound(
+        SelfAttention(4, 3, 2, reinsert_mv_channels=2, reinsert_s_channels=1), _first_channels
+    ),
+    "cross-attention": lambda: _Bound(
+        CrossAttention(4, 3, 2, context_mv_channels=2, context_s_channels=1),
+        lambda mv, s: (mv[..., 1:, :2, :], s[..., 1:, :1]),
+    ),
 }
 
 
@@ -97,8 +122,23 @@ def test_bilinear_layers_pass_gradcheck(make):
     layer = _jiggle(make())
     mv, s = _x(3, channels=2)
     reference = torch.rand(3, dtype=torch.float64)
-    inputs = tuple(x.requires_grad_() for x in (mv, s, reference))
-    assert gradcheck(lambda *x: layer(*x), inputs, fast_mode=True)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    parameters = [p.detach().clone() for p in parameters]
+
+    def f(mv, s, reference, *values):
+        state = dict(zip(names, values, strict=True))
+        return torch.func.functional_call(layer, state, (mv, s, reference))
+
+    inputs = tuple(x.requires_grad_() for x in (mv, s, reference, *parameters))
+    assert gradcheck(f, inputs, fast_mode=True)
+
+
+def test_dropout_passes_gradcheck_in_training():
+    def f(mv, s):
+        torch.manual_seed(3)
+        return GradeDropout(0.5)(mv, s)
+
+    assert gradcheck(f, tuple(x.requires_grad_() for x in _x(3)), fast_mode=True)
 
 
 def test_the_linear_layer_is_the_sum_of_nine_maps():
@@ -186,7 +226,6 @@ def test_grade_dropout_drops_whole_grades_and_keeps_the_mean():
 
 def test_distance_logits_are_minus_the_squared_distance_of_points():
     from flashgatr import embed_point
-    from flashgatr.nn import GeometricAttention, Heads
 
     attention = GeometricAttention(1, 1, 0, epsilon=1e-12).double()
     p, r = torch.randn(2, 5, 3).double()
@@ -236,6 +275,53 @@ def test_layers_refuse_what_does_not_fit():
         SelfAttention(4, 3, 2, reinsert_mv_channels=1)(*(x.float() for x in _x(5)))
     with pytest.raises(TypeError, match="multi_quary"):
         SelfAttention(4, 3, 2, multi_quary=True)
+    with pytest.raises(ValueError, match="re-inserts nothing"):
+        SelfAttention(4, 3, 2).double()(*_x(5), reinsert=_x(5))
+    with pytest.raises(ValueError, match="num_heads must be at least 1, got 0"):
+        SelfAttention(4, 3, 0)
+    with pytest.raises(ValueError, match="num_heads must be at least 1, got 0"):
+        GeometricAttention(0, 4, 3)
+    with pytest.raises(ValueError, match=r"unknown learned_weights 'some'; .* none, distance, all"):
+        SelfAttention(4, 3, 2, learned_weights="some")
+    for x in _x(5)[0], torch.ones(5, 4, 16).long():
+        with pytest.raises(TypeError, match=rf"mv has dtype {x.dtype}, the layer torch\.float32"):
+            EquiLinear(4, 2)(x)
+    with pytest.raises(TypeError, match=r"s has dtype torch\.float64.*s\.to\(torch\.float32\)"):
+        EquiLinear(4, 2, 3)(torch.zeros(5, 4, 16), torch.zeros(5, 3).double())
+    assert EquiLinear(4, 2)(torch.zeros(5, 4, 16).bfloat16())[0].dtype == torch.float32
+    assert EquiLinear(4, 2).half()(torch.zeros(5, 4, 16))[0].dtype == torch.float16
+
+
+def test_learned_weights_may_be_true_or_false():
+    assert GeometricAttention(2, 4, 3, learned_weights=True).log_beta.shape == (2, 4)
+    assert not list(GeometricAttention(2, 4, 3, learned_weights=False).parameters())
+
+
+def test_a_linear_layer_without_input_gives_its_bias():
+    mv = torch.zeros(5, 0, 16)
+    layer = EquiLinear(0, 2, 0, 3)
+    assert torch.equal(layer(mv)[1], layer.bias_s.expand(5, 3))
+    assert torch.equal(EquiLinear(0, 2, 0, 3, bias=False)(mv)[1], torch.zeros(5, 3))
+
+
+def test_a_reference_per_sample_is_not_taken_for_one_per_item():
+    mv, s = _x(3, 3)
+    for layer in (GeometricBilinear(4, 6, 3, 2).double(), GeoMLP(4, 3).double()):
+        with pytest.raises(ValueError, match=r"items \(3, 3\), got \(3,\)"):
+            layer(mv, s, torch.ones(3).double())
+        for shape in ((), (1,), (3, 1), (3, 3)):
+            assert layer(mv, s, torch.ones(shape).double())[0].shape[:2] == (3, 3)
+
+
+def test_values_may_be_narrower_than_queries():
+    attention = GeometricAttention(2, 4, 3).double()
+    (q_mv, q_s), (k_mv, k_s), (v_mv, v_s) = (_x(5, 2, channels=c) for c in (4, 4, 1))
+    q, k = Heads(q_mv, q_s), Heads(k_mv, k_s)
+    out, s = attention(q, k, Heads(v_mv, v_s))
+    wide = torch.cat([v_mv, torch.zeros(5, 2, 3, 16).double()], dim=-2)
+    expected, t = attention(q, k, Heads(wide, v_s))
+    torch.testing.assert_close(out, expected.unflatten(-2, (2, 4))[..., 0, :])
+    torch.testing.assert_close(s, t)
 
 
 def test_layers_print_their_widths():

@@ -1,5 +1,6 @@
 """Laws of the whole network: symmetry, precision, independence of samples, tracing."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -10,6 +11,7 @@ from flashgatr import (
     AxialGATr,
     GATr,
     GATrConfig,
+    constants,
     embed_direction,
     embed_plane,
     embed_point,
@@ -18,6 +20,7 @@ from flashgatr import (
     extract_point,
     pack,
     packed_to_padded,
+    padded_to_packed,
     readout,
     versors,
 )
@@ -141,11 +144,8 @@ def test_recentring_changes_nothing_but_rounding():
     mv, s = _data(3)
     net = _net()
     expected = net(mv, s)
-    for change in (dict(recenter=False), dict(length_scale=3.0, recenter=False)):
-        net.config = dataclasses.replace(net.config, **change)
-        if "length_scale" not in change:
-            torch.testing.assert_close(net(mv, s), expected, rtol=1e-12, atol=1e-12)
-    net.config = dataclasses.replace(net.config, length_scale=1.0)
+    net.config = dataclasses.replace(net.config, recenter=False)
+    torch.testing.assert_close(net(mv, s), expected, rtol=1e-12, atol=1e-12)
     center = torch.randn(3, 3, dtype=torch.float64)
     torch.testing.assert_close(net(mv, s, center=center), expected, rtol=1e-12, atol=1e-12)
     assert net(mv, s, center=center[0])[0].shape == expected[0].shape
@@ -206,6 +206,25 @@ def test_far_away_without_recentring_float32_fails():
     with torch.no_grad():
         t, u = net(mv, s)[1], net.double()(mv.double(), s.double())[1]
     assert (t - u).abs().max() / u.std() > 1e-3
+
+
+@pytest.mark.parametrize("weight", [1e-2, 1e-4, 1e-5])
+def test_recentring_does_no_harm_where_points_weigh_little(weight):
+    """Their centroid is far away, and planes of unit size would be large around it."""
+    points, normals = (torch.randn(4, 16, 3, dtype=torch.float64) for _ in range(2))
+    nearly_free = embed_direction(points) + weight * embed_point(torch.zeros_like(points))
+    mv = torch.stack([nearly_free, embed_plane(normals, points)], dim=-2).float()
+    s = torch.randn(4, 16, 1)
+    net = GATr(**TEN_BLOCKS)
+    errors = []
+    for recenter in (True, False):
+        net.config = dataclasses.replace(net.config, recenter=recenter)
+        with torch.no_grad():
+            out, t = net(mv, s)
+            exact, u = copy.deepcopy(net).double()(mv.double(), s.double())
+        errors.append(((out - exact).abs().max(), (t - u).abs().max()))
+    for recentred, plain in zip(*errors, strict=True):
+        assert recentred <= 3 * plain
 
 
 def test_a_sample_is_the_same_alone_batched_padded_packed_and_unbatched():
@@ -282,6 +301,8 @@ def test_attention_masks_cut_items_off():
     out.sum().backward()
     assert out.isfinite().all()
     assert mv.grad.isfinite().all()
+    short, _ = net(mv, s, attention_mask=additive.bfloat16(), join_reference=reference)
+    torch.testing.assert_close(short, alone)
     both, _ = net(
         mv,
         s,
@@ -307,6 +328,10 @@ def test_rotary_positions_tell_items_apart_and_keep_the_symmetry():
     assert not torch.allclose(moved, net(mv, s)[0])
     packed = net(mv.flatten(0, 1), s.flatten(0, 1), offsets=torch.tensor([0, 6, 12]))[0]
     torch.testing.assert_close(packed.unflatten(0, (2, 6)), net(mv, s)[0])
+    holes = torch.tensor([[False, True, True, False, True, True], [True, False] * 3])
+    packed, offsets = padded_to_packed(mv, holes)
+    expected, _ = net(packed, s[holes], offsets=offsets)
+    torch.testing.assert_close(net(mv, s, mask=holes)[0][holes], expected)
 
 
 def test_gravity_and_a_floor_break_the_symmetry_as_far_as_they_do():
@@ -382,8 +407,9 @@ def test_axial_masks_and_errors():
     assert out.isfinite().all()
     with pytest.raises(TypeError, match="pair"):
         net(mv, s, attention_mask=causal)
-    with pytest.raises(ValueError, match="packed"):
-        net(mv, s, offsets=torch.tensor([0, 3]))
+    for packed in (dict(offsets=torch.tensor([0, 3])), dict(max_items=3)):
+        with pytest.raises(ValueError, match="packed"):
+            net(mv, s, **packed)
 
 
 def test_checkpointing_gives_the_same_gradients():
@@ -414,14 +440,82 @@ def test_dropout_acts_in_training_only_and_is_equivariant_for_a_fixed_mask():
 def test_input_without_points_warns_of_the_dead_join_once():
     net = _net(in_mv_channels=1, in_s_channels=0)
     arrows = embed_direction(torch.randn(5, 1, 3, dtype=torch.float64))
-    with pytest.warns(UserWarning, match="join_reference='canonical'"):
+    with pytest.warns(
+        UserWarning, match="the input has no e123.*join_reference='canonical'"
+    ) as caught:
         net(arrows)
+    assert caught[0].filename == __file__  # it points at the call, not into the package
     net(arrows)
     out, _ = _net(in_mv_channels=1, in_s_channels=0)(arrows, join_reference="canonical")
     assert extract_direction(out).isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("weights", "text"),
+    [
+        ([[1.0, 1.0], [0.0, 0.0]], "some samples have no e123"),
+        ([[1.0, -1.0], [2.0, -2.0]], "the input has a mean e123 of zero"),
+        ([[1.0, -1.0], [1.0, 1.0]], "some samples have a mean e123 of zero"),
+    ],
+)
+def test_every_way_to_a_dead_join_is_named(weights, text):
+    axial = AxialGATr(in_mv_channels=1, out_mv_channels=1, num_blocks=1).double()
+    mv = embed_point(torch.randn(2, 2, 1, 3, dtype=torch.float64))
+    mv[..., 14] = torch.tensor(weights)[..., None]
+    for net, x in ((_net(in_mv_channels=1, in_s_channels=0), mv), (axial, mv.unsqueeze(1))):
+        with pytest.warns(UserWarning, match=text) as caught:
+            net(x)
+        assert caught[0].filename == __file__
+
+
+def test_samples_without_items_do_not_warn():
+    mv, s = _data(items=4)
+    _net()(mv, s, offsets=torch.tensor([0, 0, 4]))
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    _net()(mv.expand(2, 4, 2, 16), s.expand(2, 4, 1), mask=mask)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of attention, on a CPU
+def test_vmap_works_at_the_first_call():
+    net, (mv, s) = _net(), _data(3)
+    constants._cache.clear()
+    torch.testing.assert_close(torch.vmap(net)(mv, s), net(mv, s))
+
+
+def test_a_network_without_memory_gives_shapes():
+    with torch.device("meta"):
+        net, (mv, s) = GATr(**SMALL), _data(2, dtype=torch.float32)
+    out, t = net(mv, s, mask=torch.ones(2, 6, dtype=torch.bool, device="meta"))
+    assert out.is_meta
+    assert out.shape == (2, 6, 2, 16)
+    assert t.shape == (2, 6, 3)
+
+
+def test_forces_can_be_trained_with_the_plain_attention():
+    """Second derivatives: fused attention has none, the plain one does."""
+    net = _net(in_mv_channels=1, in_s_channels=0)
+    points = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+
+    def loss():
+        energy = net(embed_point(points).unsqueeze(-2))[1].sum()
+        (force,) = torch.autograd.grad(energy, points, create_graph=True)
+        return force.square().sum()
+
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        loss().backward()
+        weight = net.blocks[0].attention.qkv.weight
+        gradient, step = weight.grad[0, 0, 0].item(), 1e-5
+        with torch.no_grad():
+            weight[0, 0, 0] += step
+        above = loss().item()
+        with torch.no_grad():
+            weight[0, 0, 0] -= 2 * step
+        below = loss().item()
+    assert gradient == pytest.approx((above - below) / (2 * step), rel=1e-5)
+
+
 def test_a_first_call_in_inference_mode_does_not_spoil_training():
+    constants._cache.clear()
     net, (mv, s) = _net(reinsert_mv_channels=(0,), rotary=True), _data(2)
     with torch.inference_mode():
         net(mv, s)
@@ -455,6 +549,15 @@ def test_every_parameter_of_the_default_network_learns():
     out, t = net(mv, s)
     (out.square().sum() + t.square().sum()).backward()
     assert [n for n, p in net.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize("preset", ["arteries", "scaling"])
+def test_every_parameter_learns_from_the_multivectors_alone(preset):
+    """These tasks have no scalar target."""
+    net = GATr.from_preset(preset, num_blocks=1)
+    mv = torch.randn(2, 5, net.config.in_mv_channels, 16)
+    net(mv, torch.randn(2, 5, 1))[0].square().sum().backward()
+    assert [n for n, p in net.named_parameters() if p.grad is None] == []
 
 
 def test_two_motions_in_a_row_are_one():

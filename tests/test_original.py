@@ -99,13 +99,23 @@ def test_every_variant_agrees_with_the_naive_network(variant):
 
 
 @pytest.mark.parametrize("rotary", [(), (1, 3), (0, 2), (0, 1, 2, 3)])
-def test_axial_variants_agree_with_the_naive_network(rotary):
-    state = random_state(blocks=4, rotary=rotary, in_mv=3)
+@pytest.mark.parametrize("widths", [{}, dict(mv=4, s=32, heads=8, width=2)], ids=str)
+def test_axial_variants_agree_with_the_naive_network(rotary, widths):
+    state = random_state(blocks=4, rotary=rotary, in_mv=3, **widths)
     mv = torch.randn(2, 4, 3, 3, 16, dtype=torch.float64)
     s = torch.randn(2, 4, 3, 1, dtype=torch.float64)
     net = AxialGATr.from_original(state)
     assert net.config.rotary == (1 in rotary, 0 in rotary)
-    assert _difference(net(mv, s), PlainGATr(state, 2)(mv, s, axial=True)) <= 1e-10
+    naive = PlainGATr(state, widths.get("heads", 2))
+    assert _difference(net(mv, s), naive(mv, s, axial=True)) <= 1e-10
+
+
+def test_rotary_positions_in_some_blocks_belong_to_an_axial_network():
+    with pytest.raises(LoadError, match=r"use AxialGATr\.from_original"):
+        GATr.from_original(random_state(blocks=4, rotary=(0, 2)))
+    for rotary in ((0, 1), (2,)):
+        with pytest.raises(LoadError, match="all or none of its even blocks"):
+            AxialGATr.from_original(random_state(blocks=4, rotary=rotary))
 
 
 def test_which_channels_are_reinserted_and_the_activation_can_be_told():
@@ -124,6 +134,7 @@ def test_wrappers_prefixes_are_dropped(tmp_path):
     assert _difference(GATr.from_original(wrapped)(mv, s), expected) == 0
     torch.save(wrapped, tmp_path / "model_final.pt")
     assert _difference(GATr.from_original(tmp_path / "model_final.pt")(mv, s), expected) == 0
+    assert _difference(GATr.from_original({"model": wrapped})(mv, s), expected) == 0
 
 
 class _Bomb:
@@ -171,3 +182,26 @@ def test_an_unusual_rotary_base_is_found():
     for i in range(2):
         state[f"blocks.{i}.attention.pos_encoding.inv_freq"] = 10000 ** -(torch.arange(4) / 4)
     assert GATr.from_original(state).config.rotary_base == 10000
+
+
+def _with(**tensors):
+    return {**random_state(), **{name.replace("__", "."): x for name, x in tensors.items()}}
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        (_with(blocks__1__mlp__norm__gain=torch.ones(4)), r"blocks\.1\.mlp\.norm\.gain"),
+        (_with(linear_in__bias=torch.ones(4, 1)), r"linear_in\.bias"),
+        ({k: x for k, x in random_state().items() if "blocks" not in k}, "no blocks"),
+        (_with(linear_in__weight=torch.ones(4, 2)), "expected 3 axes"),
+        (_with(blocks__0__attention__attention__log_weights=torch.ones(2)), "expected 3 axes"),
+        (_with(linear_in__mvs2s__weight=torch.ones(8)), "expected 2 axes"),
+        (_with(epoch=3), "'epoch' is a int"),
+        (_with(blocks__0__mlp__layers__0__linear_left__weight=torch.ones(4, 3, 9)), "do not fit"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_tensors_without_a_place_or_of_another_shape_are_refused(state, text):
+    with pytest.raises(LoadError, match=text):
+        GATr.from_original(state)

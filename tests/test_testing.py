@@ -61,6 +61,30 @@ def test_a_good_network_passes_and_reports_its_error():
     assert 0 < testing.assert_equivariant(net, MV, S, dtype=torch.float32) < 1e-3
 
 
+MASK = torch.tensor([[True] * 5, [True, False, True, True, False], [False, True] + [True] * 3])
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        testing.assert_batch_independent,
+        testing.assert_padding_invariant,
+        testing.assert_permutation_equivariant,
+    ],
+)
+def test_checks_carry_a_mask_along(check):
+    assert check(_net(), MV, S, mask=MASK) < 1e-10
+    with pytest.raises(ValueError, match="attention_mask belongs to one order"):
+        check(_net(), MV, S, attention_mask=torch.ones(5, 5).bool())
+
+
+def test_sixteen_bits_need_a_tolerance():
+    with pytest.raises(ValueError, match=r"no usual tolerance for torch\.bfloat16"):
+        testing.assert_equivariant(_net(), MV, S, dtype=torch.bfloat16)
+    error = testing.assert_equivariant(_net(), MV, S, dtype=torch.bfloat16, tolerance=0.5)
+    assert error > 1e-4
+
+
 def test_empty_output_has_no_error():
     assert testing.equivariance_error(lambda mv: mv[:0], MV) == 0
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from flashgatr import AxialGATr, GATr
+from flashgatr import AxialGATr, GATr, constants, embed_point, extract_point
 
 OPTIONS = dict(
     in_mv_channels=2, in_s_channels=1, out_mv_channels=1, out_s_channels=1, hidden_mv_channels=2,
@@ -63,6 +63,37 @@ def test_packed_axial_and_autocast_networks_are_one_graph_too():
     _assert_same(torch.compile(axial, fullgraph=True, backend="aot_eager")(mv, s), axial(mv, s))
     with torch.autocast("cpu", torch.bfloat16):
         _assert_same(compiled(mv, s), net(mv, s))
+
+
+def test_one_graph_serves_all_packed_sets():
+    net = GATr(**OPTIONS)
+    backend = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(net, fullgraph=True, backend=backend)
+    for _ in range(12):
+        sizes = torch.randint(8, (int(torch.randint(2, 6, ())),)) + 1
+        offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0))
+        mv, s = _data(int(offsets[-1]))
+        out = compiled(mv, s, offsets=offsets, max_items=int(sizes.max()))
+        _assert_same(out, net(mv, s, offsets=offsets))
+    assert backend.frame_count <= 3
+
+
+def test_compiling_packed_sets_asks_for_max_items():
+    compiled = torch.compile(GATr(**OPTIONS), fullgraph=True, backend="aot_eager")
+    with pytest.raises(RuntimeError, match="pass max_items=… when compiling packed sets"):
+        compiled(*_data(9), offsets=torch.tensor([0, 4, 9]))
+
+
+def test_torch_func_at_the_first_call_does_not_spoil_constants():
+    x = torch.randn(3)
+    constants._cache.clear()
+    for _ in range(2):
+        gradient = torch.func.grad(lambda x: extract_point(embed_point(x)).sum())(x)
+        _assert_same(gradient, torch.ones(3))
+    assert not any(constants.is_wrapped(x) for x in constants._cache.values())
+    x.requires_grad_()
+    extract_point(embed_point(x)).sum().backward()
+    _assert_same(x.grad, torch.ones(3))
 
 
 @pytest.mark.filterwarnings(

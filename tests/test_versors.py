@@ -4,6 +4,9 @@ from functools import partial, reduce
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.autograd import gradcheck
 from torch.nn.functional import normalize
 
 from flashgatr.algebra import BLADES, E123
@@ -103,6 +106,32 @@ def test_products_of_reflections_are_products_of_their_matrices(count):
     close(to_matrix(versor), matrix)
     same_motion(from_matrix(matrix), versor)
     close(torch.linalg.det(matrix), torch.full((9,), (-1.0) ** count, dtype=torch.float64))
+
+
+@st.composite
+def mirrors(draw):
+    """One to four mirrors: any, parallel to the one before, or that one again."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31 - 1)))
+    normal, point = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
+    kinds = draw(st.lists(st.sampled_from(["any", "parallel", "same"]), min_size=1, max_size=4))
+    for i, kind in enumerate(kinds[1:], start=1):
+        if kind != "any":
+            normal[i] = normal[i - 1]
+        if kind == "same":
+            point[i] = point[i - 1]
+    return embed_reflection(normalize(normal, dim=-1), 3 * point)[: len(kinds)]
+
+
+@given(mirrors())
+@settings(max_examples=100, deadline=None)
+def test_every_motion_is_a_product_of_up_to_four_mirrors(planes):
+    versor = compose(*planes)
+    x = random(5, BLADES)
+    close(apply(versor, x), reduce(lambda y, plane: apply(plane, y), reversed(planes), x))
+    matrix = to_matrix(versor)
+    assert torch.linalg.det(matrix).round() == (-1) ** len(planes)
+    same_motion(from_matrix(matrix), versor)
+    close(to_matrix(from_matrix(matrix)), matrix)
 
 
 @every_kind
@@ -231,6 +260,8 @@ def test_samples_take_shape_type_and_distance():
     assert draw(2, 3).shape == (2, 3, BLADES)
     assert draw(0).shape == (0, BLADES)
     assert draw(2, dtype=torch.float32).dtype == torch.float32
+    assert draw(2, device="meta").is_meta  # drawn where the generator is, then moved
+    assert sample(2, device="meta").is_meta
     near, far = (draw(9, kind="translation", distance=d) for d in (1.0, 10.0))
     close(10 * to_matrix(near)[:, :3, 3], to_matrix(far)[:, :3, 3])
 
@@ -262,6 +293,21 @@ def test_rescaling_multiplies_positions_and_keeps_angles():
     close(rescale(embed_point(x), 2.5), embed_point(2.5 * x))
     close(rescale(embed_plane(n, x), 2.5), embed_plane(n, 2.5 * x))
     close(rescale(rescale(embed_point(x), 2.5), 1 / 2.5), embed_point(x))
+
+
+def test_shifts_scales_and_matrices_pass_gradcheck():
+    mv, shift = random(2, BLADES).requires_grad_(), random(2, 3, seed=1).requires_grad_()
+    assert gradcheck(translate, (mv, shift))
+    assert gradcheck(lambda mv: rescale(mv, 2.5), mv)
+    angles, shifts = random(4, 3), random(4, 3, seed=1)
+
+    def motion(angles, shifts):  # a curve inside the group, or gradients would be of no use
+        skew = torch.linalg.cross(angles[:, None], torch.eye(3, dtype=angles.dtype)[None])
+        turn = torch.linalg.matrix_exp(skew)
+        last = torch.eye(4, dtype=angles.dtype)[3:].expand(4, 1, 4)
+        return from_matrix(torch.cat([torch.cat([turn, shifts[..., None]], -1), last], -2))
+
+    assert gradcheck(motion, (angles.requires_grad_(), shifts.requires_grad_()))
 
 
 # Centres

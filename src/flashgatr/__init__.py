@@ -6,6 +6,7 @@ from . import nn as nn
 from . import ops as ops
 from . import versors as versors
 from .axial import AxialGATr as AxialGATr
+from .batch import Sets as Sets
 from .batch import from_pyg as from_pyg
 from .batch import pack as pack
 from .batch import packed_to_padded as packed_to_padded

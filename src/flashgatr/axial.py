@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .batch import Sets
 from .config import GATrConfig
-from .model import GATr, Surroundings
+from .model import GATr, JoinReference, Surroundings
 
 
 class AxialGATr(GATr):
@@ -30,16 +30,34 @@ class AxialGATr(GATr):
         rotary = self.config.rotary
         return rotary[_axis(block)] if isinstance(rotary, tuple) else rotary
 
-    def forward(self, mv: Tensor, s: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]:
-        """As GATr's, for two item axes; packed sets (`offsets`) have only one and are an error."""
-        masks = options.get("attention_mask")
-        if options.get("offsets") is not None:
+    def forward(
+        self,
+        mv: Tensor,
+        s: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        attention_mask: Any = None,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+        join_reference: JoinReference = "data",
+        center: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """As GATr's, for two item axes; packed sets (`offsets`, `max_items`) have only one and are an error."""
+        if offsets is not None or max_items is not None:
             raise ValueError("AxialGATr takes padded sets (mask), not packed ones (offsets)")
-        if masks is not None and not (isinstance(masks, (tuple, list)) and len(masks) == 2):
+        pair = isinstance(attention_mask, (tuple, list)) and len(attention_mask) == 2
+        if attention_mask is not None and not pair:
             raise TypeError(
                 "attention_mask of AxialGATr must be a pair: one mask (or None) per item axis"
             )
-        return super().forward(mv, s, **options)
+        return super().forward(
+            mv,
+            s,
+            mask=mask,
+            attention_mask=attention_mask,
+            join_reference=join_reference,
+            center=center,
+        )
 
     def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
         """Keep the attended axis next to the channels: swap the two before and after odd blocks."""

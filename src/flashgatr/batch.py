@@ -32,7 +32,8 @@ class Sets:
     """Which items of a tensor form which sample.
 
     Every leading axis counts samples; the `axes` axes after them (one, or two for axial data) count items. With
-    `offsets` there are no leading axes: the first axis holds the items of all samples one after another.
+    `offsets` there are no leading axes: the first axis holds the items of all samples one after another. If `device`
+    is given, mask and offsets must be there.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Sets:
         mask: Tensor | None = None,
         offsets: Tensor | None = None,
         max_items: int | None = None,
+        device: torch.device | None = None,
     ) -> None:
         shape = tuple(items)
         if mask is not None and offsets is not None:
             raise ValueError(
                 "got both mask and offsets; padded sets take a mask, packed ones offsets"
             )
+        _check_tensors(device, mask=mask, offsets=offsets)
         if mask is not None:
             _check_mask(mask, shape)
         if max_items is not None and offsets is None:
@@ -60,15 +63,26 @@ class Sets:
         self.sample: Tensor | None = None
         self._max_items = max_items
         if offsets is not None:
-            _check_offsets(offsets, shape)
+            _check_offsets(offsets, shape, max_items)
             positions = torch.arange(shape[0], device=offsets.device)
             self.sample = torch.bucketize(positions, offsets[1:], right=True)
+
+    @property
+    def samples(self) -> tuple[int, ...]:
+        """Shape of the samples: (B) for packed sets, else the leading axes."""
+        if self.offsets is not None:
+            return (self.offsets.shape[0] - 1,)
+        return self.shape[: len(self.shape) - self.axes]
 
     @property
     def max_items(self) -> int:
         """Size of the largest packed sample (reads it from the device unless it was given)."""
         assert self.offsets is not None
         if self._max_items is None:
+            if torch.compiler.is_compiling():
+                raise ValueError(
+                    "pass max_items=… when compiling packed sets: a graph cannot read it from offsets"
+                )
             lengths = self.offsets.diff()
             self._max_items = int(lengths.max()) if lengths.numel() else 0
         return self._max_items
@@ -109,7 +123,13 @@ class Sets:
         return per_sample
 
     def positions(self, device: torch.device) -> Tensor:
-        """Place of every item of the last item axis within its sample."""
+        """Place of every item of the last item axis within its sample, (N) or (..., N).
+
+        Valid items are counted, wherever the mask has its holes, so that padded and packed sets agree. On two axes
+        the items lie on a grid, and a hole moves nothing: places are those of the axis.
+        """
+        if self.mask is not None and self.axes == 1:
+            return (self.mask.to(device).cumsum(-1) - 1).clamp(min=0)
         places = torch.arange(self.shape[-1], device=device)
         if self.offsets is None:
             return places
@@ -194,19 +214,27 @@ def from_pyg(batch: Any) -> Tensor:
 
 def readout(
     mv: Tensor,
-    s: Tensor,
+    s: Tensor | None = None,
     *,
     reduce: Literal["mean", "sum"] = "mean",
     mask: Tensor | None = None,
     offsets: Tensor | None = None,
+    item_axes: int = 1,
 ) -> tuple[Tensor, Tensor]:
     """One multivector and scalar feature per set: (..., N, C, 16), (..., N, S) to (..., C, 16), (..., S).
 
-    Mean and sum are linear, so they transform as the items do.
+    Mean and sum are linear, so they transform as the items do. `item_axes` is 2 for the output (..., N1, N2, C, 16) of
+    an AxialGATr.
     """
     if reduce not in ("mean", "sum"):
         raise ValueError(f"unknown reduce {reduce!r}; expected 'mean' or 'sum'")
-    sets = Sets(mv.shape[:-2], mask=mask, offsets=offsets)
+    if mv.dim() < 2 + item_axes:
+        raise ValueError(
+            f"expected multivectors with {item_axes} item axes before channels and blades, got "
+            f"{tuple(mv.shape)}"
+        )
+    s = mv.new_zeros(*mv.shape[:-2], 0) if s is None else s
+    sets = Sets(mv.shape[:-2], axes=item_axes, mask=mask, offsets=offsets, device=mv.device)
     pool = sets.mean if reduce == "mean" else sets.sum
     return pool(mv.flatten(-2)).unflatten(-1, mv.shape[-2:]), pool(s)
 
@@ -221,6 +249,14 @@ def _check_list(sets: Sequence[Tensor]) -> None:
         )
 
 
+def _check_tensors(device: torch.device | None, **given: Tensor | None) -> None:
+    for name, x in given.items():
+        if x is not None and not isinstance(x, Tensor):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x is not None and device is not None and x.device != device:
+            raise ValueError(f"{name} is on {x.device}, the items on {device}; move it with .to()")
+
+
 def _check_mask(mask: Tensor, items: tuple[int, ...]) -> None:
     if mask.dtype != torch.bool:
         raise TypeError(f"mask must be boolean (True = valid item), got {mask.dtype}")
@@ -230,7 +266,7 @@ def _check_mask(mask: Tensor, items: tuple[int, ...]) -> None:
         )
 
 
-def _check_offsets(offsets: Tensor, items: tuple[int, ...]) -> None:
+def _check_offsets(offsets: Tensor, items: tuple[int, ...], max_items: int | None = None) -> None:
     if (
         offsets.dim() != 1
         or offsets.shape[0] < 1
@@ -249,4 +285,8 @@ def _check_offsets(offsets: Tensor, items: tuple[int, ...]) -> None:
     if offsets[0] != 0 or offsets[-1] != items[0] or bool((offsets.diff() < 0).any()):
         raise ValueError(
             f"offsets must rise from 0 to the number of items, {items[0]}; got {offsets.tolist()[:8]}"
+        )
+    if max_items is not None and bool((offsets.diff() > max_items).any()):
+        raise ValueError(
+            f"max_items={max_items}, but the largest set has {int(offsets.diff().max())} items"
         )

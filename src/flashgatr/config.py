@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Real
 from typing import Any
 
+from .nn.attention import weighted_terms
 from .nn.norm import ACTIVATIONS
-
-LEARNED_WEIGHTS = ("none", "distance", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +77,14 @@ class GATrConfig:
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
         for name in ("rotary_base", "length_scale", "norm_epsilon", "distance_epsilon"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be a positive number, got {value!r}")
-        if not 0 <= self.dropout < 1:
+            if not 0 < self._number(name) < math.inf:
+                raise ValueError(f"{name} must be a positive number, got {getattr(self, name)!r}")
+        if not 0 <= self._number("dropout") < 1:
             raise ValueError(f"dropout must be a probability in [0, 1), got {self.dropout!r}")
-        self._require_choice("activation", tuple(ACTIVATIONS))
-        self._require_choice("learned_weights", LEARNED_WEIGHTS)
+        if self.activation not in tuple(ACTIVATIONS):
+            raise ValueError(
+                f"unknown activation {self.activation!r}; expected one of {', '.join(ACTIVATIONS)}"
+            )
         if self.has_rotary and not self.hidden_s_channels:
             raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
         self._require_channels("reinsert_mv_channels", self.in_mv_channels)
@@ -111,17 +113,13 @@ class GATrConfig:
 
     def _normalise(self) -> None:
         """Bring shorthand and JSON forms (True, lists) to the one form that is stored."""
-
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        if isinstance(self.learned_weights, bool):
-            put("learned_weights", "distance" if self.learned_weights else "none")
+        put = self._put
+        put("learned_weights", weighted_terms(self.learned_weights))
         for name in ("reinsert_mv_channels", "reinsert_s_channels"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (list, tuple)):
                 raise TypeError(f"{name} must list channel indices, such as (0,), got {value!r}")
-            put(name, tuple(value or ()))
+            put(name, tuple(map(_integer, value or ())))
         if isinstance(self.rotary, list):
             put("rotary", tuple(self.rotary))
         pair = isinstance(self.rotary, tuple) and len(self.rotary) == 2
@@ -134,16 +132,21 @@ class GATrConfig:
             if getattr(self, name) is None:
                 put(name, 0)
 
-    def _require_count(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+    def _put(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
 
-    def _require_choice(self, name: str, choices: tuple[str, ...]) -> None:
-        if getattr(self, name) not in choices:
-            raise ValueError(
-                f"unknown {name} {getattr(self, name)!r}; expected one of {', '.join(choices)}"
-            )
+    def _require_count(self, name: str, least: int) -> None:
+        value = _integer(getattr(self, name))
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+        self._put(name, value)
+
+    def _number(self, name: str) -> float:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        self._put(name, float(value))
+        return float(value)
 
     def _require_channels(self, name: str, available: int) -> None:
         channels = getattr(self, name)
@@ -159,6 +162,14 @@ class GATrConfig:
             )
 
 
+def _integer(value: Any) -> Any:
+    """An int for whatever counts as one (numpy's integers do); anything else as it is."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
+
+
 PRESETS: dict[str, dict[str, Any]] = {
     "nbody": dict(
         in_mv_channels=1, in_s_channels=1, out_mv_channels=1, out_s_channels=1,
@@ -166,7 +177,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         multi_query=False, attention_width=2,
     ),
     "arteries": dict(
-        in_mv_channels=3, in_s_channels=1, out_mv_channels=1, out_s_channels=1,
+        in_mv_channels=3, in_s_channels=1, out_mv_channels=1, out_s_channels=0,
         num_blocks=10, hidden_mv_channels=8, hidden_s_channels=32, num_heads=4,
         multi_query=True, attention_width=1, reinsert_mv_channels=(0,),
     ),
@@ -176,7 +187,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         multi_query=False, attention_width=1, distance_aware=False, rotary=(True, False),
     ),
     "scaling": dict(
-        in_mv_channels=4, in_s_channels=1, out_mv_channels=1, out_s_channels=1,
+        in_mv_channels=4, in_s_channels=1, out_mv_channels=1, out_s_channels=0,
         num_blocks=10, hidden_mv_channels=8, hidden_s_channels=16, num_heads=4,
         multi_query=True, attention_width=1,
     ),

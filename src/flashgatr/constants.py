@@ -1,7 +1,7 @@
 """Small constant tensors, made once per dtype and device.
 
 A cache of tensors can be poisoned: by inference mode (such tensors cannot enter autograd later), by fake tensors
-of a tracer, by a compiled graph. Constants are therefore cached only when they are ordinary tensors for
+of a tracer, by the wrapped tensors of torch.func, by a compiled graph. Constants are therefore cached only when they are ordinary tensors for
 ordinary inputs; a tracer gets a fresh one, which it folds into its graph.
 """
 
@@ -26,6 +26,11 @@ def indices(values: tuple[int, ...], like: Tensor) -> Tensor:
     return _make(values, torch.int64, like)
 
 
+def is_wrapped(x: Tensor) -> bool:
+    """Whether x lives inside a transform of torch.func (vmap, grad), where its numbers cannot be read."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
 def _make(values: Any, dtype: torch.dtype, like: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or type(like) not in (Tensor, Parameter):
         return torch.tensor(values, dtype=dtype, device=like.device)
@@ -34,6 +39,6 @@ def _make(values: Any, dtype: torch.dtype, like: Tensor) -> Tensor:
     if found is None:
         with torch.inference_mode(False):
             found = torch.tensor(values, dtype=dtype, device=like.device)
-        if type(found) is Tensor:
+        if type(found) is Tensor and not is_wrapped(found):
             _cache[key] = found
     return found

@@ -6,7 +6,8 @@ which a network may bring near zero or make negative; it uses
 
     x / w  for |w| ≥ ε,        x · w / ε²  for |w| < ε,
 
-which is continuous, odd in w, and has finite gradients everywhere.
+which is continuous, odd in w, and has finite gradients everywhere. 16-bit numbers are divided in float32, because 1 / ε²
+is beyond float16.
 
 Mirrors: multivectors transform under all of E(3), but a mirror turns an embedded point into *minus* the
 embedded mirror image. From coordinates to coordinates a network is therefore SE(3)-equivariant.
@@ -34,6 +35,7 @@ from .algebra import (
     SCALAR,
 )
 from .constants import constant, indices
+from .nn.precision import at_least_float32
 
 LINE = (E23, E13, E12)
 LINE_SIGN = (1, -1, 1)
@@ -95,9 +97,9 @@ def embed_plane(normal: Tensor, position: Tensor) -> Tensor:
 def extract_plane(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
     """Normal (..., 3), as long as it is in the multivector, and the plane's point next to the origin."""
     normal = _multivector(mv)[..., NORMAL]
-    squared = (normal * normal).sum(-1, keepdim=True)
-    position = -mv[..., E0, None] * normal / squared.clamp(min=epsilon**2)
-    return normal, position
+    wide = at_least_float32(normal)
+    position = _over_square(-mv[..., E0, None] * wide, wide, epsilon)
+    return normal, position.to(mv.dtype)
 
 
 def embed_line(direction: Tensor, moment: Tensor) -> Tensor:
@@ -123,8 +125,9 @@ def embed_ray(origin: Tensor, direction: Tensor) -> Tensor:
 def extract_ray(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
     """The line's point next to the origin, and its direction (both (..., 3))."""
     direction, moment = extract_line(mv)
-    squared = (direction * direction).sum(-1, keepdim=True)
-    return torch.linalg.cross(direction, moment) / squared.clamp(min=epsilon**2), direction
+    wide = at_least_float32(direction)
+    point = _over_square(torch.linalg.cross(wide, at_least_float32(moment)), wide, epsilon)
+    return point.to(mv.dtype), direction
 
 
 def embed_translation(shift: Tensor) -> Tensor:
@@ -205,9 +208,9 @@ def extract_pose_quaternion(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Te
 
 
 def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
-    """Rotation matrix (..., 3, 3) of a quaternion (i, j, k, w), whatever its length (not zero)."""
+    """Rotation matrix (..., 3, 3) of a quaternion (i, j, k, w), whatever its length; zero turns nothing."""
     q = _coordinates(quaternion, 4, "quaternion")
-    i, j, k, w = (q / q.norm(dim=-1, keepdim=True)).unbind(-1)
+    i, j, k, w = _unit(q, torch.finfo(torch.float32).tiny).unbind(-1)
     rows = [
         [1 - 2 * (j * j + k * k), 2 * (i * j - k * w), 2 * (i * k + j * w)],
         [2 * (i * j + k * w), 1 - 2 * (i * i + k * k), 2 * (j * k - i * w)],
@@ -285,14 +288,24 @@ def _add_one(mv: Tensor, blade: int) -> Tensor:
 
 def _divide(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / weight away from zero, x · weight / ε² near it."""
+    dtype, x, weight = x.dtype, at_least_float32(x), at_least_float32(weight)
     large = weight.abs() >= epsilon
-    return torch.where(large, x / torch.where(large, weight, 1), x * weight / epsilon**2)
+    small = x * (weight / epsilon) / epsilon
+    return torch.where(large, x / torch.where(large, weight, 1), small).to(dtype)
 
 
 def _unit(x: Tensor, epsilon: float) -> Tensor:
-    """x / max(‖x‖, ε), with a finite gradient at zero."""
-    squared = (x * x).sum(-1, keepdim=True)
-    return x * squared.clamp(min=epsilon**2).rsqrt()
+    """x / max(‖x‖, ε), with a finite gradient at zero; no square leaves the range of float32."""
+    wide = at_least_float32(x)
+    size = wide.detach().abs().amax(-1, keepdim=True).clamp(min=epsilon)
+    scaled = wide / size
+    squared = (scaled * scaled).sum(-1, keepdim=True)
+    return (scaled * squared.maximum((epsilon / size).square()).rsqrt()).to(x.dtype)
+
+
+def _over_square(x: Tensor, vector: Tensor, epsilon: float) -> Tensor:
+    """x / max(‖vector‖², ε²)."""
+    return x / (vector * vector).sum(-1, keepdim=True).clamp(min=epsilon**2)
 
 
 def _coordinates(x: Tensor, size: int, name: str) -> Tensor:

@@ -75,7 +75,7 @@ def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict
 
 
 def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
-    """Copy tensors into a network, which takes their dtype; names and shapes must match one to one."""
+    """Copy tensors into a network, whose parameters take their dtypes; names and shapes must match one to one."""
     own = net.state_dict()
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or unknown:
@@ -91,9 +91,8 @@ def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
             )
         if not tensor.is_floating_point():
             raise LoadError(f"tensor {name} has dtype {tensor.dtype}, expected floating point")
-        dtype = tensor.dtype
-    net.to(dtype)
-    net.load_state_dict(state)
+    copies = {k: x.detach().to(own[k].device, copy=True).contiguous() for k, x in state.items()}
+    net.load_state_dict(copies, assign=True)
     return net
 
 
@@ -135,8 +134,9 @@ def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
 
 
 def _read_header(file: Path) -> dict[str, Any]:
+    content = _read(file)
     try:
-        header = json.loads(_read(file))
+        header = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise LoadError(f"{file} is not valid JSON: {error}") from error
     if not isinstance(header, dict) or not isinstance(header.get("config"), dict):

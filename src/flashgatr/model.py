@@ -9,7 +9,6 @@ that changes nothing but the rounding.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from os import PathLike
 from typing import Any, Literal, NamedTuple, Self
@@ -18,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from . import io
+from . import inputs, io
 from .algebra import BLADES, E123
 from .batch import Sets
 from .config import GATrConfig, preset
 from .constants import indices
 from .nn import EquiLayerNorm, EquiLinear, GeoMLP, SelfAttention
 from .nn.precision import full_precision, stream_dtype
-from .versors import centroid, rescale, translate
+from .versors import rescale, translate, working_center
 
 JoinReference = Literal["data", "canonical"] | Tensor
 
@@ -43,7 +42,12 @@ class Surroundings(NamedTuple):
 
 
 class GATrBlock(nn.Module):
-    """Pre-norm transformer block on pairs (mv, s)."""
+    """Pre-norm transformer block on pairs (mv, s): `block(mv, s, around)`.
+
+    `around` is a `flashgatr.model.Surroundings`: the join's reference (e123, broadcastable to (..., N)), a pair of input
+    channels to re-insert (with no channels if there are none), a `Sets` that says which items form a sample, and an
+    attention mask or None.
+    """
 
     def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
         super().__init__()
@@ -93,7 +97,7 @@ class GATr(nn.Module):
     """How many axes count items."""
 
     check_finite = False
-    """Set to True to have every call refuse NaN and infinity in its inputs (it waits for the device)."""
+    """Set to True to have every call refuse NaN and infinity in its valid items (it waits for the device)."""
 
     def __init__(self, config: GATrConfig | None = None, **options: Any) -> None:
         super().__init__()
@@ -172,17 +176,28 @@ class GATr(nn.Module):
         """Multivectors (..., N, C, 16) and scalars (..., N, S) to the same with the output's channels.
 
         mask: (..., N), True for valid items; others are ignored and come back as zero.
-        attention_mask: boolean (True = may attend) or additive, (..., [heads,] N, N).
-        offsets: (B + 1) for packed sets; mv is then (all items, C, 16). max_items: largest set, if known.
+        attention_mask: boolean (True = may attend) or additive, (N, N) or (..., [heads,] N, N); one per head
+            needs the batch axes.
+        offsets: (B + 1) for packed sets; mv is then (all items, C, 16). max_items: largest set, if known;
+            needed when compiling.
         join_reference: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
             multivector that broadcasts to (..., 16) per sample.
         center: (..., 3) point per sample to work around, instead of its centroid.
         """
-        mv, s = self._checked(mv, s)
+        config = self.config
+        channels = config.in_mv_channels, config.in_s_channels
+        mv, s = inputs.checked(mv, s, self.linear_in.weight, channels, self.item_axes)
         sets = Sets(
-            mv.shape[:-2], axes=self.item_axes, mask=mask, offsets=offsets, max_items=max_items
+            mv.shape[:-2],
+            axes=self.item_axes,
+            mask=mask,
+            offsets=offsets,
+            max_items=max_items,
+            device=mv.device,
         )
         mv, s = sets.keep(mv), sets.keep(s)
+        if self.check_finite:
+            inputs.require_finite(mv, s)
         reference = self._reference(mv, sets, join_reference)
         shift = self._center(mv, sets, center)
         if shift is not None:
@@ -245,90 +260,31 @@ class GATr(nn.Module):
         if center is None:
             if not self.config.recenter or not self.config.in_mv_channels:
                 return None
-            center = centroid(mv, sets)
-        elif center.shape[-1:] != (3,):
-            raise ValueError(
-                f"center must be a point (..., 3) per sample, got {tuple(center.shape)}"
-            )
-        per_sample = center.to(mv).expand(*self._samples(mv, sets), 3)
-        return sets.spread(per_sample).unsqueeze(-2)
+            center = working_center(mv, sets)
+        per_sample = inputs.per_sample(center, 3, sets.samples, "center", "a point")
+        return sets.spread(per_sample.to(mv)).unsqueeze(-2)
 
     def _reference(self, mv: Tensor, sets: Sets, join_reference: JoinReference) -> Tensor:
         """e123 of the reference, one number per sample, broadcastable to items."""
         if isinstance(join_reference, Tensor):
-            if join_reference.shape[-1:] != (BLADES,):
-                raise ValueError(
-                    f"join_reference must be a multivector (..., {BLADES}) per sample, got "
-                    f"{tuple(join_reference.shape)}"
-                )
-            value = join_reference.to(mv)[..., E123, None]
+            given = inputs.per_sample(
+                join_reference, BLADES, sets.samples, "join_reference", "a multivector"
+            )
+            value = given.to(mv)[..., E123, None]
         elif join_reference == "canonical":
             value = mv.new_ones(1)
         elif join_reference == "data":
-            if not self.config.in_mv_channels:
-                value = mv.new_zeros(1)
-            else:
+            value = mv.new_zeros(1)
+            if self.config.in_mv_channels:
                 value = sets.mean(mv[..., E123].mean(-1, keepdim=True))
-            self._warn_of_dead_join(mv, value)
+                if not self._reference_seen and inputs.can_be_read(value):
+                    self._reference_seen = inputs.warn_of_dead_join(mv, value, sets)
         else:
             raise ValueError(
                 f"unknown join_reference {join_reference!r}; expected 'data', 'canonical' or a "
                 "multivector tensor"
             )
-        return sets.spread(value.expand(*self._samples(mv, sets), 1)).squeeze(-1)
-
-    def _samples(self, mv: Tensor, sets: Sets) -> tuple[int, ...]:
-        if sets.offsets is not None:
-            return (sets.offsets.shape[0] - 1,)
-        return tuple(mv.shape[: -2 - self.item_axes])
-
-    def _warn_of_dead_join(self, mv: Tensor, reference: Tensor) -> None:
-        """On the first eager call only: reading a value waits for the device."""
-        if self._reference_seen or torch.compiler.is_compiling() or type(reference) is not Tensor:
-            return
-        if reference.is_cuda and torch.cuda.is_current_stream_capturing():
-            return
-        if not bool(mv.detach().any()):
-            return  # nothing was seen yet
-        self._reference_seen = True
-        if not bool(reference.detach().any()):
-            warnings.warn(
-                "the input has no e123 component (no points), so the reference 'data' is zero and "
-                "every join vanishes; embed positions with embed_point, or pass "
-                "join_reference='canonical' (equivariant under SE(3), not mirrors) or a multivector",
-                stacklevel=4,
-            )
-
-    def _checked(self, mv: Tensor, s: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The inputs, in the residual stream's dtype, if they fit this network."""
-        config, weight = self.config, self.linear_in.weight
-        axes = "N" if self.item_axes == 1 else "N1, N2"
-        if mv.dim() < 2 + self.item_axes or mv.shape[-2:] != (config.in_mv_channels, BLADES):
-            raise ValueError(
-                f"expected multivectors (..., {axes}, {config.in_mv_channels}, {BLADES}), got "
-                f"{tuple(mv.shape)}"
-            )
-        if s is None:
-            s = mv.new_zeros(*mv.shape[:-2], 0)
-        if s.shape != (*mv.shape[:-2], config.in_s_channels):
-            raise ValueError(
-                f"expected scalars {(*mv.shape[:-2], config.in_s_channels)} (items as in mv, "
-                f"{config.in_s_channels} channels), got {tuple(s.shape)}"
-            )
-        dtype = stream_dtype(weight.dtype)
-        for name, x in (("mv", mv), ("s", s)):
-            if not x.is_floating_point() or stream_dtype(x.dtype) != dtype:
-                raise TypeError(
-                    f"{name} has dtype {x.dtype}, the network {weight.dtype}; cast one of them, for "
-                    f"example {name}.to({weight.dtype})"
-                )
-            if x.device != weight.device:
-                raise ValueError(
-                    f"{name} is on {x.device}, the network on {weight.device}; move one with .to()"
-                )
-            if self.check_finite and not bool(x.isfinite().all()):
-                raise ValueError(f"{name} has NaN or infinite values; check your data")
-        return mv.to(dtype), s.to(dtype)
+        return sets.spread(value.expand(*sets.samples, 1)).squeeze(-1)
 
     def __repr__(self) -> str:
         c = self.config

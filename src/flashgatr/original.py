@@ -22,6 +22,22 @@ from .nn.attention import head_widths
 
 State = dict[str, Tensor]
 
+
+class _Given(State):
+    """The state dict to convert, which remembers what was read."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Tensor:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def take(self, key: str) -> Tensor | None:
+        return self[key] if key in self else None  # noqa: SIM401  `get` would not remember
+
+
 _FREE = {
     "activation", "checkpoint", "distance_epsilon", "dropout", "length_scale", "norm_epsilon", "recenter",
     "reinsert_mv_channels", "reinsert_s_channels", "rotary_base",
@@ -44,43 +60,50 @@ def convert(
                 f"option {name!r} {reason}; from_original takes {', '.join(sorted(_FREE))}"
             )
     state = _strip_prefix(_read(source))
+    _check_axes(state)
     try:
         config = _config(state, axial, dict(options))
-        return config, _tensors(state, config)
+        converted = config, _tensors(state, config)
     except KeyError as error:
         raise LoadError(
             f"this is not a state dict of the authors' GATr: tensor {error.args[0]!r} is missing"
         ) from error
+    except RuntimeError as error:
+        raise LoadError(f"the tensors do not fit each other: {error}") from error
+    unused = sorted(k for k in state.keys() - state.read if not k.endswith(".inv_freq"))
+    if unused:
+        raise LoadError(
+            f"{len(unused)} tensors have no place in the network, among them {', '.join(unused[:4])}; "
+            "remove them if the network does not need them"
+        )
+    return converted
 
 
 def _read(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> Mapping[str, Tensor]:
-    if isinstance(source, Mapping):
-        return source
-    name = os.fspath(source)
+    loaded: Any = source if isinstance(source, Mapping) else _load_file(os.fspath(source))
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
+        loaded = loaded["model"]
+    if not isinstance(loaded, Mapping):
+        raise LoadError(f"{source} holds a {type(loaded).__name__}, not a state dict")
+    return loaded
+
+
+def _load_file(name: str) -> Any:
     try:
-        loaded = _load_file(name)
+        if name.endswith(".safetensors"):
+            from safetensors.torch import load_file
+
+            return load_file(name)
+        return torch.load(name, map_location="cpu", weights_only=True)
     except OSError as error:
         raise LoadError(f"cannot read {name}: {error.strerror or error}") from error
     except Exception as error:
         raise LoadError(
             f"{name} is not a state dict that torch's weights-only loader accepts: {error}"
         ) from error
-    if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), Mapping):
-        loaded = loaded["model"]
-    if not isinstance(loaded, Mapping):
-        raise LoadError(f"{name} holds a {type(loaded).__name__}, not a state dict")
-    return loaded
 
 
-def _load_file(name: str) -> Any:
-    if name.endswith(".safetensors"):
-        from safetensors.torch import load_file
-
-        return load_file(name)
-    return torch.load(name, map_location="cpu", weights_only=True)
-
-
-def _strip_prefix(state: Mapping[str, Tensor]) -> State:
+def _strip_prefix(state: Mapping[str, Tensor]) -> _Given:
     """Drop what wrappers put before the network's own names (`net.`, `module.`)."""
     ends = [key for key in state if key.endswith("linear_in.weight")]
     if len(ends) != 1:
@@ -89,18 +112,33 @@ def _strip_prefix(state: Mapping[str, Tensor]) -> State:
             f"found {len(ends)}"
         )
     prefix = ends[0].removesuffix("linear_in.weight")
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+    return _Given({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
 
 
-def _config(state: State, axial: bool, options: dict[str, Any]) -> GATrConfig:
+def _check_axes(state: State) -> None:
+    """Every tensor has as many axes as one of that name has in the authors' code."""
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise LoadError(f"{name!r} is a {type(tensor).__name__}, expected a tensor")
+        matrix = re.search(r"(s2mvs|mvs2s|s2s)\.weight$", name)
+        axes = 2 if matrix else 3 if name.endswith(("weight", "log_weights")) else tensor.dim()
+        if tensor.dim() != axes:
+            raise LoadError(
+                f"tensor {name!r} has shape {tuple(tensor.shape)}, expected {axes} axes"
+            )
+
+
+def _config(state: _Given, axial: bool, options: dict[str, Any]) -> GATrConfig:
     hidden_mv, in_mv, _ = state["linear_in.weight"].shape
     hidden_s, in_s = _outputs(state, "linear_in.mvs2s"), _inputs(state, "linear_in.s2mvs")
-    blocks = 1 + max(int(m[1]) for k in state if (m := re.match(r"blocks\.(\d+)\.", k)))
-    heads, _, head_mv = state["blocks.0.attention.attention.log_weights"].shape
+    numbers = [int(m[1]) for k in state if (m := re.match(r"blocks\.(\d+)\.", k))]
+    if not numbers:
+        raise LoadError("this is not a state dict of the authors' GATr: it has no blocks")
+    blocks = 1 + max(numbers)
+    heads = state["blocks.0.attention.attention.log_weights"].shape[0]
     multi_query = "blocks.0.attention.qkv_module.q_linear.weight" in state
     query = "blocks.0.attention.qkv_module." + ("q_linear" if multi_query else "in_linear")
     rotary = [f"blocks.{i}.attention.pos_encoding.inv_freq" in state for i in range(blocks)]
-    head_s = _inputs(state, "blocks.0.attention.out_linear.s2mvs") // heads
 
     def reinserted(key: str, tensor: str, hidden: int) -> None:
         extra = _inputs(state, tensor) - hidden
@@ -123,24 +161,48 @@ def _config(state: State, axial: bool, options: dict[str, Any]) -> GATrConfig:
         num_blocks=blocks,
         num_heads=heads,
         multi_query=multi_query,
-        attention_width=_width(hidden_mv, hidden_s, heads, rotary[0], (head_mv, head_s)),
-        rotary=_axial_rotary(rotary) if axial else rotary[0],
+        attention_width=_width(state, hidden_mv, hidden_s, heads, rotary),
+        rotary=_axial_rotary(rotary) if axial else _rotary(rotary),
         **options,
     )
 
 
-def _axial_rotary(rotary: list[bool]) -> tuple[bool, bool]:
+def _rotary(blocks: list[bool]) -> bool:
+    if len(set(blocks)) > 1:
+        raise LoadError(
+            "some blocks have rotary positions and others do not, so this is an axial network; use "
+            "AxialGATr.from_original"
+        )
+    return blocks[0]
+
+
+def _axial_rotary(blocks: list[bool]) -> tuple[bool, bool]:
     """Odd blocks attend over the first axis, even ones over the second."""
-    return len(rotary) > 1 and rotary[1], rotary[0]
+    pair = len(blocks) > 1 and blocks[1], blocks[0]
+    if any(found != pair[(i + 1) % 2] for i, found in enumerate(blocks)):
+        raise LoadError(
+            f"blocks {[i for i, found in enumerate(blocks) if found]} have rotary positions; an "
+            "AxialGATr has them in all or none of its even blocks, and of its odd ones"
+        )
+    return pair
 
 
-def _width(mv: int, s: int, heads: int, rotary: bool, found: tuple[int, int]) -> int:
+def _width(state: _Given, mv: int, s: int, heads: int, rotary: list[bool]) -> int:
+    """The first width factor that gives the heads of every block."""
+    names = [f"blocks.{i}.attention." for i in range(len(rotary))]
+    found = [
+        (
+            state[name + "attention.log_weights"].shape[-1],
+            _inputs(state, name + "out_linear.s2mvs") // max(heads, 1),
+        )
+        for name in names
+    ]
     for width in range(1, 65):
-        if head_widths(mv, s, heads, width, rotary) == found:
+        if found == [head_widths(mv, s, heads, width, turned) for turned in rotary]:
             return width
     raise LoadError(
-        f"heads of {found[0]} mv + {found[1]} s channels do not follow from {mv} mv + {s} s channels "
-        f"and {heads} heads"
+        f"heads of {found[0][0]} mv + {found[0][1]} s channels do not follow from {mv} mv + {s} s "
+        f"channels and {heads} heads"
     )
 
 
@@ -151,17 +213,17 @@ def _rotary_base(frequencies: Tensor) -> float:
     return float(round(base)) if abs(base - round(base)) < 1e-2 else base
 
 
-def _inputs(state: State, layer: str) -> int:
-    weight = state.get(layer + ".weight")
+def _inputs(state: _Given, layer: str) -> int:
+    weight = state.take(layer + ".weight")
     return 0 if weight is None else weight.shape[1]
 
 
-def _outputs(state: State, layer: str) -> int:
-    weight = state.get(layer + ".weight")
+def _outputs(state: _Given, layer: str) -> int:
+    weight = state.take(layer + ".weight")
     return 0 if weight is None else weight.shape[0]
 
 
-def _tensors(state: State, config: GATrConfig) -> State:
+def _tensors(state: _Given, config: GATrConfig) -> State:
     out: State = {}
     for name in ("linear_in", "linear_out"):
         _put(out, name, _linear(state, name))
@@ -179,7 +241,7 @@ def _tensors(state: State, config: GATrConfig) -> State:
     return out
 
 
-def _attention(out: State, state: State, name: str, config: GATrConfig) -> None:
+def _attention(out: State, state: _Given, name: str, config: GATrConfig) -> None:
     out[name + "attention.log_beta"] = state[name + "attention.log_weights"][:, 0]
     _put(out, name + "output", _linear(state, name + "out_linear"))
     heads, qkv = config.num_heads, name + "qkv_module."
@@ -218,17 +280,17 @@ def _split_inputs(linear: State, config: GATrConfig) -> tuple[State, State]:
     return own, extra
 
 
-def _linear(state: State, name: str) -> State:
+def _linear(state: _Given, name: str) -> State:
     """One of their EquiLinears, by our names; a missing bias is zero."""
     weight = state[name + ".weight"]
     renamed = {
         "weight": weight,
-        "s2mv": state.get(name + ".s2mvs.weight"),
-        "mv2s": state.get(name + ".mvs2s.weight"),
-        "s2s": state.get(name + ".s2s.weight"),
-        "bias_s": state.get(name + ".mvs2s.bias"),
+        "s2mv": state.take(name + ".s2mvs.weight"),
+        "mv2s": state.take(name + ".mvs2s.weight"),
+        "s2s": state.take(name + ".s2s.weight"),
+        "bias_s": state.take(name + ".mvs2s.bias"),
     }
-    bias = state.get(name + ".s2mvs.bias", state.get(name + ".bias"))
+    bias = state.take(name + (".s2mvs.bias" if name + ".s2mvs.bias" in state else ".bias"))
     renamed["bias_mv"] = weight.new_zeros(weight.shape[0]) if bias is None else bias.flatten()
     return {key: x for key, x in renamed.items() if x is not None}
 

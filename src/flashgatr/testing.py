@@ -4,23 +4,24 @@
 
 `f` takes multivectors (..., N, C, 16), and scalars if it uses any, and returns multivectors or a pair (mv, s). A module is
 copied, put into evaluation mode and float64, so that the check measures the architecture and not rounding; `dtype` says
-otherwise. Every `assert_` returns the error it found and names it when it is too large.
+otherwise. Every `assert_` takes the arguments of its measure and a `tolerance`, returns the error it found, and names it
+when it is too large.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from . import versors as group_elements
+from .strategies import multivectors as multivectors
+from .strategies import point_clouds as point_clouds
+from .strategies import versors as versors
 from .versors import Kind, to_matrix
-
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
 
 __all__ = [
     "assert_batch_independent",
@@ -39,7 +40,7 @@ __all__ = [
 
 Network = Callable[..., Any]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
-"""Largest error an `assert_` accepts unless told otherwise."""
+"""Largest error an `assert_` accepts unless told otherwise; other dtypes need a `tolerance`."""
 
 
 def equivariance_error(
@@ -94,8 +95,8 @@ def point_equivariance_error(
 
     with torch.no_grad():
         plain = f(points)
-        versors = group_elements.sample(draws, kind=group, distance=distance, generator=generator)
-        return max(_distance((f(move(m, points)),), (move(m, plain),)) for m in to_matrix(versors))
+        motions = group_elements.sample(draws, kind=group, distance=distance, generator=generator)
+        return max(_distance((f(move(m, points)),), (move(m, plain),)) for m in to_matrix(motions))
 
 
 def permutation_error(
@@ -108,7 +109,11 @@ def permutation_error(
     seed: int = 0,
     **options: Any,
 ) -> float:
-    """Largest relative violation of f(P x) = P f(x) over random orders of the items."""
+    """Largest relative violation of f(P x) = P f(x) over random orders of the items.
+
+    A `mask` is put into the same order; other keyword arguments go to `f` as they are.
+    """
+    _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
     generator = torch.Generator().manual_seed(seed)
 
@@ -116,15 +121,17 @@ def permutation_error(
         return x[0].index_select(-3, order), x[1].index_select(-2, order)
 
     scalars = _no_scalars(mv) if s is None else s
+
+    def error(order: Tensor) -> float:
+        moved_mv, moved_s = shuffle((mv, scalars), order)
+        given = _masked(options, lambda mask: mask.index_select(-1, order))
+        out = _call(f, moved_mv, None if s is None else moved_s, **_cast(given, dtype))
+        return _distance(out, shuffle(plain, order))
+
     with torch.no_grad():
         plain = _call(f, mv, s, **_cast(options, dtype))
-        errors = []
-        for _ in range(draws):
-            order = torch.randperm(mv.shape[-3], generator=generator).to(mv.device)
-            shuffled_mv, shuffled_s = shuffle((mv, scalars), order)
-            out = _call(f, shuffled_mv, None if s is None else shuffled_s, **_cast(options, dtype))
-            errors.append(_distance(out, shuffle(plain, order)))
-        return max(errors)
+        orders = (torch.randperm(mv.shape[-3], generator=generator) for _ in range(draws))
+        return max(error(order.to(mv.device)) for order in orders)
 
 
 def batch_error(
@@ -137,17 +144,19 @@ def batch_error(
 ) -> float:
     """Largest relative difference between a sample in its batch (B, N, C, 16) and the sample alone.
 
-    Further keyword arguments go to `f` as they are, with the batch and with each sample.
+    Each sample takes its row of a `mask`; other keyword arguments go to `f` as they are.
     """
+    _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
+
+    def alone(b: int) -> tuple[Tensor, Tensor]:
+        given = _masked(options, lambda mask: mask[b])
+        return _call(f, mv[b], None if s is None else s[b], **_cast(given, dtype))
+
     with torch.no_grad():
         together = _call(f, mv, s, **_cast(options, dtype))
         return max(
-            _distance(
-                _call(f, mv[b], None if s is None else s[b], **_cast(options, dtype)),
-                (together[0][b], together[1][b]),
-            )
-            for b in range(mv.shape[0])
+            _distance(alone(b), (together[0][b], together[1][b])) for b in range(mv.shape[0])
         )
 
 
@@ -160,11 +169,17 @@ def padding_error(
     dtype: torch.dtype = torch.float64,
     **options: Any,
 ) -> float:
-    """Largest relative change of the valid items when `padding` items of NaN follow, masked out."""
+    """Largest relative change of the items when `padding` items of NaN follow, masked out.
+
+    A `mask` of the items themselves is kept and extended.
+    """
+    _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
     items = mv.shape[-3]
-    mask = torch.arange(items + padding, device=mv.device) < items
-    mask = mask.expand(*mv.shape[:-3], items + padding)
+    valid = options.get("mask")
+    if valid is None:
+        valid = torch.ones(mv.shape[:-2], dtype=torch.bool, device=mv.device)
+    longer = {**options, "mask": nn.functional.pad(valid, (0, padding))}
 
     def pad(x: Tensor, dim: int) -> Tensor:
         shape = list(x.shape)
@@ -174,19 +189,12 @@ def padding_error(
     with torch.no_grad():
         plain = _call(f, mv, s, **_cast(options, dtype))
         padded_s = None if s is None else pad(s, -2)
-        out = _call(f, pad(mv, -3), padded_s, mask=mask, **_cast(options, dtype))
+        out = _call(f, pad(mv, -3), padded_s, **_cast(longer, dtype))
         return _distance((out[0][..., :items, :, :], out[1][..., :items, :]), plain)
 
 
-def assert_equivariant(
-    f: Network,
-    mv: Tensor,
-    s: Tensor | None = None,
-    *,
-    tolerance: float | None = None,
-    **options: Any,
-) -> float:
-    """Fail unless `equivariance_error(f, mv, s, ...)` is within the tolerance; returns the error.
+def assert_equivariant(f: Network, mv: Tensor, s: Tensor | None = None, **options: Any) -> float:
+    """Fail unless `equivariance_error(f, mv, s, ...)` is within `tolerance`; returns the error.
 
     >>> from flashgatr import GATr, embed_point
     >>> net = GATr(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=4,
@@ -194,105 +202,29 @@ def assert_equivariant(
     >>> assert_equivariant(net, embed_point(torch.randn(6, 1, 3))) < 1e-10
     True
     """
-    group = options.get("group", "E(3)")
-    return _require(
-        equivariance_error(f, mv, s, **options), tolerance, options, f"{group}-equivariant"
-    )
+    what = f"{options.get('group', 'E(3)')}-equivariant"
+    return _require(equivariance_error, what, f, mv, s, **options)
 
 
 def assert_permutation_equivariant(
-    f: Network,
-    mv: Tensor,
-    s: Tensor | None = None,
-    *,
-    tolerance: float | None = None,
-    **options: Any,
+    f: Network, mv: Tensor, s: Tensor | None = None, **options: Any
 ) -> float:
-    """Fail unless the order of the items does not matter; returns the error."""
-    return _require(
-        permutation_error(f, mv, s, **options), tolerance, options, "permutation-equivariant"
-    )
+    """Fail unless `permutation_error(f, mv, s, ...)` is within `tolerance`; returns the error."""
+    return _require(permutation_error, "permutation-equivariant", f, mv, s, **options)
 
 
 def assert_batch_independent(
-    f: Network,
-    mv: Tensor,
-    s: Tensor | None = None,
-    *,
-    tolerance: float | None = None,
-    **options: Any,
+    f: Network, mv: Tensor, s: Tensor | None = None, **options: Any
 ) -> float:
-    """Fail unless every sample of a batch gives what it gives alone; returns the error."""
-    return _require(
-        batch_error(f, mv, s, **options), tolerance, options, "independent of its batch"
-    )
+    """Fail unless `batch_error(f, mv, s, ...)` is within `tolerance`; returns the error."""
+    return _require(batch_error, "independent of its batch", f, mv, s, **options)
 
 
 def assert_padding_invariant(
-    f: Network,
-    mv: Tensor,
-    s: Tensor | None = None,
-    *,
-    tolerance: float | None = None,
-    **options: Any,
+    f: Network, mv: Tensor, s: Tensor | None = None, **options: Any
 ) -> float:
-    """Fail unless masked items change nothing; returns the error."""
-    return _require(padding_error(f, mv, s, **options), tolerance, options, "blind to padding")
-
-
-def versors(kind: Kind = "E(3)", distance: float = 10.0) -> SearchStrategy[Tensor]:
-    """Hypothesis strategy: versors (16), float64, of the given kind."""
-    st = _hypothesis()
-
-    def draw(seed: int) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        return group_elements.sample(kind=kind, distance=distance, generator=generator)
-
-    strategy: SearchStrategy[Tensor] = st.builds(draw, st.integers(0, 2**31 - 1))
-    return strategy
-
-
-def multivectors(*shape: int, scale: float = 1.0) -> SearchStrategy[Tensor]:
-    """Hypothesis strategy: multivectors (*shape, 16), float64, normally distributed or partly zero."""
-    st = _hypothesis()
-
-    def draw(seed: int, density: float) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        values = torch.randn(*shape, 16, generator=generator, dtype=torch.float64)
-        kept = torch.rand(*shape, 16, generator=generator, dtype=torch.float64) < density
-        return scale * torch.where(kept, values, 0)
-
-    densities = st.sampled_from([1.0, 0.5, 0.2])
-    strategy: SearchStrategy[Tensor] = st.builds(draw, st.integers(0, 2**31 - 1), densities)
-    return strategy
-
-
-def point_clouds(items: int = 6, distance: float = 10.0) -> SearchStrategy[Tensor]:
-    """Hypothesis strategy: points (items, 3), float64, degenerate as often as not.
-
-    Kinds: spread out, coplanar, collinear, coincident, partly coincident, all at the origin; each moved away from the
-    origin by up to about `distance`.
-    """
-    st = _hypothesis()
-
-    def draw(seed: int, kind: str) -> Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        points = torch.randn(items, 3, generator=generator, dtype=torch.float64)
-        if kind == "origin":
-            return torch.zeros_like(points)
-        kept = {"coplanar": 2, "collinear": 1, "coincident": 0}.get(kind, 3)
-        points[:, kept:] = 0
-        if kind == "partly coincident":
-            points[items // 2 :] = points[: items - items // 2].clone()
-        frame = to_matrix(
-            group_elements.sample(kind="SE(3)", distance=distance, generator=generator)
-        )
-        return points @ frame[:3, :3].mT + frame[:3, 3]
-
-    kinds = ["generic", "coplanar", "collinear", "coincident", "partly coincident", "origin"]
-    chosen = st.sampled_from(kinds)
-    strategy: SearchStrategy[Tensor] = st.builds(draw, st.integers(0, 2**31 - 1), chosen)
-    return strategy
+    """Fail unless `padding_error(f, mv, s, ...)` is within `tolerance`; returns the error."""
+    return _require(padding_error, "blind to padding", f, mv, s, **options)
 
 
 def _prepare(
@@ -327,6 +259,20 @@ def _moved(versor: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _masked(options: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """The options with their mask changed, if they have one."""
+    mask = options.get("mask")
+    return options if mask is None else {**options, "mask": change(mask)}
+
+
+def _refuse_attention_mask(options: dict[str, Any]) -> None:
+    if options.get("attention_mask") is not None:
+        raise ValueError(
+            "attention_mask belongs to one order and number of items, which this check changes; check "
+            "a function of mv and s that makes its own"
+        )
+
+
 def _cast(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
     return {
         name: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
@@ -350,18 +296,20 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return float(error) if bool(error.isfinite()) else float("inf")
 
 
-def _require(error: float, tolerance: float | None, options: dict[str, Any], what: str) -> float:
-    limit = TOLERANCE[options.get("dtype", torch.float64)] if tolerance is None else tolerance
+def _require(
+    measure: Callable[..., float],
+    what: str,
+    *inputs: Any,
+    tolerance: float | None = None,
+    **options: Any,
+) -> float:
+    dtype = options.get("dtype", torch.float64)
+    limit = TOLERANCE.get(dtype) if tolerance is None else tolerance
+    if limit is None:
+        raise ValueError(f"there is no usual tolerance for {dtype}; pass one with tolerance=...")
+    error = measure(*inputs, **options)
     if not error <= limit:
         raise AssertionError(
             f"the network is not {what}: relative error {error:.2e}, allowed {limit:.0e}"
         )
     return error
-
-
-def _hypothesis() -> Any:
-    try:
-        from hypothesis import strategies
-    except ImportError as error:
-        raise ImportError("strategies need hypothesis: pip install hypothesis") from error
-    return strategies

@@ -60,18 +60,21 @@ def sample(
     distance: float = 1.0,
     generator: torch.Generator | None = None,
     dtype: torch.dtype = torch.float64,
+    device: torch.device | str | None = None,
 ) -> Tensor:
     """Random versors (*shape, 16).
 
     Rotations are uniform, shifts normal with standard deviation `distance`, mirrors pass near the origin at
-    that scale. "E(3)" is even or odd with equal probability, and every kind takes either sign of u.
+    that scale. "E(3)" is even or odd with equal probability, and every kind takes either sign of u. A generator
+    draws on its own device: one on the CPU gives the same versors everywhere.
     """
+    source = device if generator is None else generator.device
 
     def normal(*size: int) -> Tensor:
-        return torch.randn(*shape, *size, generator=generator, dtype=dtype)
+        return torch.randn(*shape, *size, generator=generator, dtype=dtype, device=source)
 
     def chance() -> Tensor:
-        return torch.rand(*shape, 1, generator=generator, dtype=dtype) < 0.5
+        return torch.rand(*shape, 1, generator=generator, dtype=dtype, device=source) < 0.5
 
     shift = embed_translation(distance * normal(3))
     turn = embed_rotation(torch.nn.functional.normalize(normal(4), dim=-1))
@@ -92,7 +95,8 @@ def sample(
             f"unknown kind {kind!r}; expected 'E(3)', 'SE(3)', 'rotation', 'translation' or "
             "'reflection'"
         )
-    return torch.where(chance(), versor, -versor)
+    versor = torch.where(chance(), versor, -versor)
+    return versor if device is None else versor.to(device)
 
 
 def to_matrix(versor: Tensor) -> Tensor:
@@ -197,3 +201,19 @@ def centroid(mv: Tensor, sets: Sets) -> Tensor:
     noise = everything * (16 * torch.finfo(mv.dtype).eps) ** 2
     centred = mass > noise
     return torch.where(centred, moment / torch.where(centred, mass, 1), 0)
+
+
+def working_center(mv: Tensor, sets: Sets) -> Tensor:
+    """The centroid of every sample whose coordinates get smaller around it, else the origin.
+
+    A little e123 beside planes or lines that are no points puts the centroid far away, where those would have large
+    null parts (the ones with e0). Any shift is exact, so the choice is one of rounding alone.
+    """
+    mv = mv.detach()
+    center = centroid(mv, sets)
+    moved = translate(mv, -sets.spread(center).unsqueeze(-2))
+
+    def size(x: Tensor) -> Tensor:
+        return sets.sum(x.index_select(-1, indices(NULL, x)).square().sum((-2, -1))[..., None])
+
+    return torch.where(size(moved) <= size(mv), center, 0)

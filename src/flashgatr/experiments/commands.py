@@ -131,6 +131,10 @@ def sweep(
     folder: Folder = Path("runs/sweep"),
     change: Changes = None,
     list_only: Annotated[bool, typer.Option("--list", help="Only list the runs.")] = False,
+    jobs: Annotated[int, typer.Option(help="Runs at a time, each in its own process.")] = 1,
+    record: Annotated[
+        bool, typer.Option("--record", help="Append the results to benchmarks/results/.")
+    ] = False,
 ) -> None:
     """Run all runs of a recipe that are not finished yet. Stop and start it as you like."""
     from . import sweep as recipes
@@ -140,7 +144,9 @@ def sweep(
         for run in planned:
             typer.echo(f"{'finished' if run.is_finished else 'to do':>8}  {run.name}")
         return
-    recipes.execute(planned, lambda text: typer.echo(text, err=True))
+    recipes.execute(planned, lambda text: typer.echo(text, err=True), jobs=jobs)
+    if record:
+        typer.echo(f"recorded {recipes.record_results(planned, recipe.stem)} runs")
 
 
 def bench(

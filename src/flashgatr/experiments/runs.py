@@ -5,7 +5,11 @@ config.toml   log.jsonl   checkpoints/   model/ (config.json, model.safetensors)
 
 from __future__ import annotations
 
+import fcntl
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,11 @@ from . import registry
 from .config import ConfigError, RunConfig
 from .engine import Task, Trainer, distributed
 from .engine.distributed import World
+from .engine.trainer import set_precision
 
 EXPERIMENTS = ("nbody",)
 RESULTS = "results.json"
+CONFIG = "config.toml"
 
 
 def make_task(config: RunConfig, world: World) -> Task:
@@ -36,25 +42,47 @@ def make_task(config: RunConfig, world: World) -> Task:
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     """Train a model as configured; with `resume`, continue what the folder holds."""
     folder = Path(config.folder)
-    if not resume and (folder / "checkpoints").exists():
+    if not resume and any((folder / name).exists() for name in ("checkpoints", "model", RESULTS)):
         raise ConfigError(
             f"{folder} holds a run already; continue it with --resume, or choose another folder with "
             "--folder"
         )
     world = distributed.join(config.device)
     try:
-        task = make_task(config, world)
-        if world.is_main:
-            folder.mkdir(parents=True, exist_ok=True)
-            configuration.save(config, folder / "config.toml")
-        trainer = Trainer(task, config, world)
-        summary = trainer.run()
-        weights = trainer.weights()
-        if world.is_main:
-            io.save(folder / "model", _kind(config), dict(config.model.options), weights)
-        return summary
+        with _alone(folder, world):
+            if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
+                configuration.save(config, folder / CONFIG)
+            trainer = Trainer(make_task(config, world), config, world)
+            if world.is_main:  # only now, because the folder may have held another run
+                configuration.save(config, folder / CONFIG)
+            summary = trainer.run()
+            weights = trainer.weights()
+            if world.is_main:  # the results come last: where they are, the run is complete
+                io.save(folder / "model", _kind(config), dict(config.model.options), weights)
+                _save_results(folder, summary)
+            return summary
     finally:
         distributed.leave()
+
+
+@contextmanager
+def _alone(folder: Path, world: World) -> Iterator[None]:
+    """Keep a second run out of the folder; the lock goes when its process does, however it ends."""
+    if not world.is_main:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another process is training in {folder}; wait for it to end, or choose another "
+                "folder"
+            ) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 def load_model(config: RunConfig) -> nn.Module:
@@ -66,21 +94,29 @@ def load_model(config: RunConfig) -> nn.Module:
 
 def load_config(folder: Path) -> RunConfig:
     """The configuration of a run, wherever its folder is now."""
-    config = configuration.load(folder / "config.toml")
-    return configuration.override(config, [f"folder={json.dumps(str(folder))}"])
+    return replace(configuration.load(folder / CONFIG), folder=str(folder))
 
 
 def evaluate(config: RunConfig) -> dict[str, Any]:
     """Evaluate a trained run again, on the data its configuration names, and store the results."""
+    folder = Path(config.folder)
     world = distributed.join(config.device)
-    task = make_task(config, world)
-    task.model.load_state_dict(load_model(config).state_dict())
-    task.model.to(world.device).eval()
-    results = task.evaluate(task.model)
-    path = Path(config.folder) / RESULTS
-    summary = {**(read_results(path.parent) or {}), "results": results}
-    configuration.write_atomically(path, json.dumps(summary, indent=1) + "\n")
-    return summary
+    try:
+        set_precision(config.train.precision)
+        task = make_task(config, world)
+        task.model.load_state_dict(load_model(config).state_dict())
+        task.model.to(world.device).eval()
+        results = task.evaluate(task.model)
+        summary = {**(read_results(folder) or {}), "results": results}
+        if world.is_main:
+            _save_results(folder, summary)
+        return summary
+    finally:
+        distributed.leave()
+
+
+def _save_results(folder: Path, summary: dict[str, Any]) -> None:
+    configuration.write_atomically(folder / RESULTS, json.dumps(summary, indent=1) + "\n")
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import config as configuration
 from .config import ConfigError, RunConfig
-from .engine.trainer import fingerprint
+from .engine.trainer import TrainingError, fingerprint
+from .results import record
 from .runs import read_results, train
 
 
@@ -66,11 +70,52 @@ def _runs(base: RunConfig, grid: dict[str, Any], folder: Path) -> Iterator[Plann
         yield Planned(name, chosen, configuration.override(base, assignments))
 
 
-def execute(runs: list[Planned], say: Callable[[str], None]) -> None:
-    """Train what is not finished yet."""
-    for number, run in enumerate(runs, 1):
-        if run.is_finished:
-            say(f"[{number}/{len(runs)}] {run.name}: finished before")
+def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -> None:
+    """Train what is not finished yet, `jobs` runs at a time (each in a process of its own if several)."""
+    open_runs = [run for run in runs if not run.is_finished]
+    say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are finished")
+    if jobs == 1:
+        for run in open_runs:
+            say(run.name)
+            train(run.config, resume=True)
+        return
+    with ThreadPoolExecutor(jobs) as pool:
+        failed = [
+            run.name
+            for run, code in zip(open_runs, pool.map(_apart, open_runs), strict=True)
+            if code
+        ]
+    if failed:
+        raise TrainingError(f"these runs failed, see log.txt in their folders: {', '.join(failed)}")
+
+
+def _apart(run: Planned) -> int:
+    """Train one run in its own process; its output goes to log.txt in its folder."""
+    folder = Path(run.config.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    configuration.save(run.config, folder / "config.toml")
+    command = [sys.executable, "-m", "flashgatr", "train", "--resume", "--folder", str(folder)]
+    with (folder / "log.txt").open("a") as log:
+        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+
+
+def record_results(runs: list[Planned], recipe: str) -> int:
+    """Append the results of finished runs to benchmarks/results/; returns how many runs there were."""
+    number = 0
+    for run in runs:
+        found = read_results(Path(run.config.folder))
+        if found is None or not run.is_finished:
             continue
-        say(f"[{number}/{len(runs)}] {run.name}")
-        train(run.config, resume=True)
+        number += 1
+        base = dict(
+            train_samples=run.config.data.train_samples,
+            steps=run.config.train.steps,
+            recipe=recipe,
+            seed=run.config.seed,
+        )
+        for where, metrics in found["results"].items():
+            for metric in ("mse", "median", "q90", "trimmed"):
+                settings = {**base, "set": where}
+                name = f"{run.config.experiment}-accuracy"
+                record(name, run.config.model.name, metric, metrics[metric], "length²", settings)
+    return number

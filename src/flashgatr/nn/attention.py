@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..algebra import BLADES, E123, EUCLIDEAN, POINT
-from ..batch import Sets, packed_to_padded
+from ..batch import Sets
 from ..constants import indices
+from .attend import attend as attend
 from .linear import EquiLinear
 from .norm import GradeDropout
 from .precision import at_least_float32
@@ -29,6 +30,7 @@ from .rotary import rotate
 
 _WITHOUT_E123 = tuple(i for i in EUCLIDEAN if i != E123)
 _DISTANCE_FEATURES = 5
+LEARNED_WEIGHTS = ("none", "distance", "all")
 
 
 class Heads(NamedTuple):
@@ -49,6 +51,23 @@ def head_widths(
     return mv, s
 
 
+def weighted_terms(learned_weights: str | bool) -> str:
+    """Which terms of the logit have learned weights: one of LEARNED_WEIGHTS; True is "distance", False "none"."""
+    if isinstance(learned_weights, bool):
+        return "distance" if learned_weights else "none"
+    if learned_weights not in LEARNED_WEIGHTS:
+        raise ValueError(
+            f"unknown learned_weights {learned_weights!r}; expected one of "
+            f"{', '.join(LEARNED_WEIGHTS)}"
+        )
+    return learned_weights
+
+
+def _require_heads(num_heads: int) -> None:
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+
+
 class GeometricAttention(nn.Module):
     """Attention of q to k, carrying v. Holds the learned weights of the logit's terms, as logarithms."""
 
@@ -59,16 +78,17 @@ class GeometricAttention(nn.Module):
         s_channels: int,
         *,
         distance_aware: bool = True,
-        learned_weights: str = "distance",
+        learned_weights: str | bool = "distance",
         epsilon: float = 1e-3,
     ) -> None:
         super().__init__()
+        _require_heads(num_heads)
         self.distance_aware = distance_aware
         self.epsilon = epsilon
         features = (len(_WITHOUT_E123) + _DISTANCE_FEATURES) if distance_aware else len(EUCLIDEAN)
         self.scale = 1 / math.sqrt(features * mv_channels + s_channels)
-        every = learned_weights == "all"
-        distance = distance_aware and learned_weights in ("distance", "all")
+        terms = weighted_terms(learned_weights)
+        every, distance = terms == "all", distance_aware and terms != "none"
 
         def logarithm(used: bool, channels: int) -> nn.Parameter | None:
             return nn.Parameter(torch.zeros(num_heads, channels)) if used else None
@@ -133,127 +153,6 @@ def _distance_features(mv: Tensor, epsilon: float, as_query: bool) -> Tensor:
     return torch.cat([-squared, -weight * weight, 2 * weight * point], dim=-1)
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    scale: float,
-    sets: Sets | None,
-    context_sets: Sets | None,
-    attention_mask: Tensor | None,
-) -> Tensor:
-    """softmax(q kᵀ · scale + mask) v over items: (..., N, H, D) and (..., M, 1 or H, D) to (..., N, H, V)."""
-    if (sets is not None and sets.offsets is not None) or (
-        context_sets is not None and context_sets.offsets is not None
-    ):
-        return _attend_packed(q, k, v, scale, sets, context_sets, attention_mask)
-    mask = None if context_sets is None else context_sets.mask
-    return _attend_padded(q, k, v, scale, mask, attention_mask)
-
-
-def _attend_packed(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    sets: Sets | None,
-    context_sets: Sets | None,
-    attention_mask: Tensor | None,
-) -> Tensor:
-    """Packed sets, padded for the attention call alone."""
-    if sets is None or context_sets is None or sets.offsets is None or context_sets.offsets is None:
-        raise ValueError("queries and keys must both be packed, or neither")
-    if attention_mask is not None:
-        raise ValueError(
-            "attention_mask needs padded sets; packed items of different samples never attend to "
-            "each other anyway"
-        )
-    queries, _ = packed_to_padded(q, sets.offsets, sets.max_items)
-    keys, mask = packed_to_padded(k, context_sets.offsets, context_sets.max_items)
-    values, _ = packed_to_padded(v, context_sets.offsets, context_sets.max_items)
-    out = _attend_padded(queries, keys, values, scale, mask, None)
-    return out[sets.sample, sets.positions(out.device)]
-
-
-def _attend_padded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    mask: Tensor | None,
-    attention_mask: Tensor | None,
-) -> Tensor:
-    leading, (queries, heads, _) = q.shape[:-3], q.shape[-3:]
-    keys = k.shape[-3]
-    k = k.expand(*leading, keys, heads, k.shape[-1])
-    v = v.expand(*leading, keys, heads, v.shape[-1])
-    # Equal sizes let every fused kernel run; the zeros change no logit.
-    q = F.pad(q, (0, v.shape[-1] - q.shape[-1]))
-    k = F.pad(k, (0, v.shape[-1] - k.shape[-1]))
-    batch = math.prod(leading)
-    q, k, v = (x.reshape(batch, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
-    bias, alive = _merge_masks(mask, attention_mask, leading, heads, queries, keys)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
-    if alive is not None:
-        out = torch.where(alive, out, 0)
-    return out.transpose(1, 2).reshape(*leading, queries, heads, v.shape[-1])
-
-
-def _merge_masks(
-    mask: Tensor | None,
-    attention_mask: Tensor | None,
-    leading: torch.Size,
-    heads: int,
-    queries: int,
-    keys: int,
-) -> tuple[Tensor | None, Tensor | None]:
-    """One mask (batch, heads or 1, queries or 1, keys), and which queries have any key left.
-
-    A query without any key would be NaN; it attends to everything instead and its result is set to zero.
-    """
-    if mask is not None:
-        mask = mask.reshape(math.prod(leading), 1, 1, keys)
-    if attention_mask is not None:
-        attention_mask = _expand_attention_mask(attention_mask, leading, heads, queries, keys)
-        if attention_mask.dtype == torch.bool:
-            mask = attention_mask if mask is None else mask & attention_mask
-        else:
-            if mask is not None:
-                attention_mask = attention_mask.masked_fill(~mask, -math.inf)
-            alive = (attention_mask > -math.inf).any(-1, keepdim=True)
-            return attention_mask.masked_fill(~alive, 0.0), alive
-    if mask is None:
-        return None, None
-    alive = mask.any(-1, keepdim=True)
-    return mask | ~alive, alive
-
-
-def _expand_attention_mask(
-    mask: Tensor, leading: torch.Size, heads: int, queries: int, keys: int
-) -> Tensor:
-    """(..., [heads,] N, M) to (batch, heads or 1, N, M)."""
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        raise TypeError(
-            f"attention_mask must be boolean (True = may attend) or floating point (added to the "
-            f"logits), got {mask.dtype}"
-        )
-    if mask.dim() == 2 or mask.dim() == len(leading) + 2:
-        per_head = mask.unsqueeze(-3)
-    elif mask.dim() == len(leading) + 3:
-        per_head = mask
-    else:
-        per_head = mask.new_empty(0, 0, 0)
-    target = (*leading, per_head.shape[-3], queries, keys)
-    fits = per_head.shape[-3] in (1, heads) and per_head.shape[-2:] == (queries, keys)
-    if not fits:
-        raise ValueError(
-            f"attention_mask must have shape (..., [heads,] items, items) for batch shape "
-            f"{tuple(leading)}, {heads} heads and {queries} x {keys} items, got {tuple(mask.shape)}"
-        )
-    return per_head.expand(target).reshape(math.prod(leading), *target[-3:])
-
-
 class _Projected(nn.Module):
     """What self- and cross-attention share: head splitting, the attention itself, the output map."""
 
@@ -266,13 +165,14 @@ class _Projected(nn.Module):
         multi_query: bool = True,
         attention_width: int = 2,
         distance_aware: bool = True,
-        learned_weights: str = "distance",
+        learned_weights: str | bool = "distance",
         rotary: bool = False,
         rotary_base: float = 4096,
         dropout: float = 0.0,
         epsilon: float = 1e-3,
     ) -> None:
         super().__init__()
+        _require_heads(num_heads)
         if rotary and not s_channels:
             raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
         self.num_heads = num_heads
@@ -363,7 +263,13 @@ class SelfAttention(_Projected):
         attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         qkv_mv, qkv_s = self.qkv(mv, s)
-        if self.reinsert is not None:
+        if self.reinsert is None:
+            if reinsert is not None and reinsert[0].shape[-2] + reinsert[1].shape[-1]:
+                raise ValueError(
+                    "this attention re-inserts nothing, but got reinsert=(mv, s) with channels; make "
+                    "it with reinsert_mv_channels and reinsert_s_channels"
+                )
+        else:
             if reinsert is None:
                 raise ValueError("this attention re-inserts input channels: pass reinsert=(mv, s)")
             more_mv, more_s = self.reinsert(*reinsert)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..algebra import BLADES, E0, EUCLIDEAN, GRADES, NULL, PGA, SCALAR
 from ..constants import constant, indices
+from .precision import check_dtype
 
 Initialization = Literal["default", "small", "unit_scalar", "almost_unit_scalar"]
 
@@ -156,13 +157,14 @@ class EquiLinear(nn.Module):
     def _scalars_out(self, mv_scalars: Tensor, s: Tensor) -> Tensor:
         if not self.out_s_channels:
             return s.new_zeros(*s.shape[:-1], 0)
-        out = None
+        out, bias = None, self.bias_s
         for x, weight in ((mv_scalars, self.mv2s), (s, self.s2s)):
             if weight is not None:
-                bias = self.bias_s if out is None else None
                 y = F.linear(x, weight, bias)
-                out = y if out is None else out + y
-        assert out is not None
+                out, bias = (y if out is None else out + y), None
+        if out is None:  # nothing comes in: the bias alone
+            shape = (*s.shape[:-1], self.out_s_channels)
+            return s.new_zeros(shape) if bias is None else bias.expand(shape)
         return out
 
     def _check(self, mv: Tensor, s: Tensor) -> None:
@@ -175,6 +177,8 @@ class EquiLinear(nn.Module):
             raise ValueError(
                 f"expected scalars {(*mv.shape[:-2], self.in_s_channels)}, got {tuple(s.shape)}"
             )
+        check_dtype("mv", mv, self.weight.dtype, "layer")
+        check_dtype("s", s, self.weight.dtype, "layer")
 
     def extra_repr(self) -> str:
         return (

@@ -2,7 +2,8 @@
 
     Geometric(x; z) = Linear( x₁ x₂ , z · join(x₃, x₄) ),     x₁..x₄ = four linear maps of x
 
-z is the e123 part of a reference multivector (..., 1), which makes the join change sign under mirrors as it must.
+z is the e123 part of a reference multivector, which makes the join change sign under mirrors as it must: one number, or
+broadcastable to the items with as many axes.
 """
 
 from __future__ import annotations
@@ -34,11 +35,21 @@ class GeometricBilinear(nn.Module):
         self.output = EquiLinear(2 * hidden, out_mv_channels, in_s_channels, out_s_channels)
 
     def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+        _check_reference(reference, mv)
         projected, _ = self.inputs(mv, s)
         left, right, join_left, join_right = at_least_float32(projected).chunk(4, dim=-2)
         joined = reference[..., None, None] * join(join_left, join_right)
         mv, s = self.output(torch.cat([product(left, right), joined], dim=-2), s)
         return mv, s
+
+
+def _check_reference(reference: Tensor, mv: Tensor) -> None:
+    items = mv.dim() - 2
+    if reference.dim() != items and not (reference.dim() < items and reference.numel() == 1):
+        raise ValueError(
+            f"reference must be one number, or have an axis for each of those of the items "
+            f"{tuple(mv.shape[:-2])}, got {tuple(reference.shape)}; one per sample is (..., 1)"
+        )
 
 
 class GeoMLP(nn.Module):

@@ -24,8 +24,17 @@ def stream_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def check_dtype(name: str, x: Tensor, dtype: torch.dtype, owner: str) -> None:
+    """Refuse integers, and float64 beside less; 16 bits and float32 go together."""
+    if not x.is_floating_point() or stream_dtype(x.dtype) != stream_dtype(dtype):
+        raise TypeError(
+            f"{name} has dtype {x.dtype}, the {owner} {dtype}; cast one of them, for example "
+            f"{name}.to({dtype})"
+        )
+
+
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switch autocast off where it is on."""
-    if torch.is_autocast_enabled(device.type):
+    if device.type != "meta" and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

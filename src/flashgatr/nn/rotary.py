@@ -12,11 +12,11 @@ from .precision import at_least_float32
 
 
 def rotate(s: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Turn scalars (..., N, H, S) at integer positions (N); S even."""
+    """Turn scalars (..., N, H, S) at integer positions (N) or (..., N); S even."""
     half = s.shape[-1] // 2
     s = at_least_float32(s)
     exponents = torch.arange(half, dtype=s.dtype, device=s.device) / half
-    angles = positions.to(s.dtype)[:, None, None] * base**-exponents
+    angles = positions.to(s.dtype)[..., None, None] * base**-exponents
     cos, sin = angles.cos(), angles.sin()
     first, second = s[..., :half], s[..., half:]
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)

@@ -1,4 +1,4 @@
-"""Time of one training step of the n-body models, as the engine runs it: eagerly, and as one CUDA graph on a GPU."""
+"""Time of one training step of the n-body models, as the engine runs it: eagerly and, on a GPU, as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class _Random:
         return {}
 
 
-def measure(name: str, device: torch.device, *, graph: bool, repeats: int) -> float:
+def measure(name: str, device: torch.device, *, graph: bool, compiled: bool, repeats: int) -> float:
     """Median seconds of a step after warm-up."""
     task = _Random(name, device)
-    config = TrainConfig(cuda_graph=graph)
+    config = TrainConfig(cuda_graph=graph, compile=compiled)
     optimizer = make_optimizer(task.model, config, device)
     stepper = Stepper(task, task.model, optimizer, config, World(0, 1, device), print)
     batch = task.batch(torch.arange(BATCH))
@@ -63,14 +63,19 @@ def measure(name: str, device: torch.device, *, graph: bool, repeats: int) -> fl
 
 def run() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    modes = (False, True) if device.type == "cuda" else (False,)
+    modes = [(False, False)]  # (CUDA graph, compiled)
+    if device.type == "cuda":
+        modes += [(True, False), (True, True)]
     repeats = 30 if device.type == "cuda" else 5
     for name in ("gatr", "transformer", "mlp"):
-        for graph in modes:
-            milliseconds = 1000 * measure(name, device, graph=graph, repeats=repeats)
-            settings = dict(batch=BATCH, items=BODIES, cuda_graph=graph, precision="float32")
-            record("nbody-step", name, "time", round(milliseconds, 4), "ms", settings)
-            print(f"{name:>12} cuda graph {graph!s:>5}: {milliseconds:9.3f} ms")
+        for graph, compiled in modes:
+            seconds = measure(name, device, graph=graph, compiled=compiled, repeats=repeats)
+            settings = dict(
+                batch=BATCH, items=BODIES, cuda_graph=graph, compile=compiled, precision="float32"
+            )
+            record("nbody-step", name, "time", round(1000 * seconds, 4), "ms", settings)
+            mode = f"cuda graph {graph!s:>5}, compiled {compiled!s:>5}"
+            print(f"{name:>12} {mode}: {1000 * seconds:9.3f} ms", flush=True)
 
 
 def _wait(device: torch.device) -> None:

@@ -3,8 +3,8 @@
     checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json (with SHA-256 of each file)
     checkpoints/latest           the name of the newest complete one
 
-A checkpoint is written aside, flushed to disk, renamed; `latest` is swapped last. Reading checks every hash and falls back to
-the previous checkpoint. No file that is read can run code.
+A checkpoint is written aside, flushed to disk, renamed; `latest` (for people; nothing reads it) is swapped last. Reading checks
+every hash and falls back to the previous checkpoint. What is removed vanishes by a rename. No file that is read can run code.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ from ...io import to_safetensors
 FORMAT = 1
 LATEST = "latest"
 STATE = "state.json"
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(
+    r"step-(\d{8,})(\.old)?", re.ASCII
+)  # .old: while one of the same step replaces it
+_GROUP = re.compile(r"[a-z]+")
+_DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 
 class CheckpointError(RuntimeError):
@@ -44,11 +49,16 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
-    """Write a checkpoint and drop all but the newest `keep`; the previous one stays if this fails."""
+    """Write a checkpoint and drop all but the newest `keep` up to it; the previous one stays if this fails.
+
+    Later ones are dropped, too: a run that writes this step did not start from them, because they are damaged.
+    """
     final = folder / f"step-{checkpoint.step:08d}"
+    old = folder / f"{final.name}.old"
     aside = folder / f".{final.name}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _sync(folder.parent)
         _clear_leftovers(folder)
         aside.mkdir()
         hashes = {}
@@ -64,8 +74,9 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
         }
         _write(aside / STATE, json.dumps(_sealed(header), indent=1).encode())
         _sync(aside)
-        if final.exists():  # left by a run that was killed between the two renames, or damaged
-            shutil.rmtree(final)
+        if final.exists():
+            _drop(old)
+            final.rename(old)
         aside.rename(final)
         _sync(folder)
         _swap_latest(folder, final.name)
@@ -75,22 +86,33 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
             f"cannot save a checkpoint in {folder}: {error.strerror or error}; the previous one is "
             "intact; free some space or choose another folder and resume"
         ) from error
-    for old in _complete(folder)[keep:]:
-        shutil.rmtree(folder / old, ignore_errors=True)
+    with suppress(OSError):  # the new one is safe; what cannot be dropped now is dropped next time
+        _drop(old)
+        names = _complete(folder)
+        first = names.index(final.name)
+        for name in (*names[:first], *names[first + keep :]):
+            _drop(folder / name)
     return final
 
 
 def load(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is intact, or None if there has never been one."""
+    try:
+        names = _complete(folder)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {folder}: {error.strerror or error}") from error
     problems = []
-    for name in _complete(folder):
+    for name in names:
         try:
             return _read(folder / name)
         except CheckpointError as error:
             problems.append(str(error))
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
     if problems:
-        raise CheckpointError(f"no checkpoint in {folder} is intact: {'; '.join(problems)}")
+        raise CheckpointError(
+            f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to start "
+            "from the beginning"
+        )
     return None
 
 
@@ -100,18 +122,23 @@ def _read(path: Path) -> Checkpoint:
 
     try:
         header = json.loads((path / STATE).read_bytes())
-        if not isinstance(header, dict) or header != _sealed(header):
+        if not isinstance(header, dict) or header.get("seal") != _sealed(header)["seal"]:
             raise ValueError("its header does not match its own hash")
         if header.get("format") != FORMAT:
             raise ValueError(f"it has format {header.get('format')!r}, this version reads {FORMAT}")
+        step, state = header["step"], dict(header["state"])
+        if path.name.removesuffix(".old") != f"step-{step:08d}":
+            raise ValueError(f"it holds step {step}")
         tensors = {}
         for group, expected in header["sha256"].items():
+            if not _GROUP.fullmatch(group):
+                raise ValueError(f"{group!r} is no name of a group of tensors")
             content = (path / f"{group}.safetensors").read_bytes()
             if hashlib.sha256(content).hexdigest() != expected:
                 raise ValueError(f"{group}.safetensors does not match its hash")
             tensors[group] = from_bytes(content)
-        return Checkpoint(header["step"], tensors, header["state"])
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        return Checkpoint(step, tensors, state)
+    except (*_DAMAGE, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {path.name} is damaged: {error}") from error
 
 
@@ -126,8 +153,8 @@ def _complete(folder: Path) -> list[str]:
     """Names of the checkpoints in a folder, newest first."""
     if not folder.is_dir():
         return []
-    found = [path.name for path in folder.iterdir() if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda name: int(name.partition("-")[2]), reverse=True)
+    found = [match for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    return [match[0] for match in sorted(found, key=lambda m: (-int(m[1]), m[2] or ""))]
 
 
 def _swap_latest(folder: Path, name: str) -> None:
@@ -137,9 +164,17 @@ def _swap_latest(folder: Path, name: str) -> None:
     _sync(folder)
 
 
+def _drop(path: Path) -> None:
+    """Remove a checkpoint, at once: a process killed here leaves no half of one."""
+    away = path.with_name(f".{path.name}.{os.getpid()}")
+    with suppress(OSError):
+        path.rename(away)
+    shutil.rmtree(away, ignore_errors=True)
+
+
 def _clear_leftovers(folder: Path) -> None:
     """What killed writers left aside."""
-    for path in folder.glob(".*"):
+    for path in (*folder.glob(".step-*"), *folder.glob(f".{LATEST}.*")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
         else:

@@ -37,6 +37,14 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def max(self, number: int) -> int:
+        """Largest of the processes' numbers."""
+        if self.size == 1:
+            return number
+        value = torch.tensor(number, device=self.device)
+        dist.all_reduce(value, dist.ReduceOp.MAX)
+        return int(value.item())
+
 
 def join(device: str = "auto") -> World:
     """Enter the group that torchrun set up, if it did."""
@@ -61,22 +69,18 @@ def leave() -> None:
 
 def wrap(model: nn.Module, strategy: str, world: World) -> nn.Module:
     """The model as the forward pass calls it: itself, DDP or FSDP2 (blocks, then the rest)."""
+    if world.size == 1:
+        return model
     if strategy == "fsdp":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        if world.size == 1 and not dist.is_initialized():
-            raise ValueError(
-                "strategy = fsdp needs torchrun; start with torchrun --nproc-per-node=N"
-            )
         mesh = init_device_mesh(world.device.type, (world.size,))
-        for module in model.modules():
+        for module in reversed(list(model.modules())):  # inner ones first
             if isinstance(module, nn.ModuleList):
                 for block in module:
                     fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        return model
-    if world.size == 1:
         return model
     devices = [world.device] if world.device.type == "cuda" else None
     return nn.parallel.DistributedDataParallel(model, device_ids=devices)
@@ -92,26 +96,22 @@ def whole(x: Tensor) -> Tensor:
     return x.to("cpu", copy=True)
 
 
-def full_state(
-    model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Copies of parameters and optimiser state by parameter name, whole, on the CPU, in every process."""
-    weights = {name: whole(x) for name, x in model.state_dict().items()}
-    moments = {
-        f"{key}.{name}": whole(x)
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of parameters and buffers, whole, on the CPU, in every process."""
+    return {name: whole(x) for name, x in model.state_dict().items()}
+
+
+def moments_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Copies of the optimiser's state, as KIND.PARAMETER, whole, on the CPU, in every process."""
+    return {
+        f"{kind}.{name}": whole(x)
         for name, p in model.named_parameters()
-        for key, x in optimizer.state.get(p, {}).items()
+        for kind, x in optimizer.state.get(p, {}).items()
     }
-    return weights, moments
 
 
-def load_full_state(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    weights: dict[str, Tensor],
-    moments: dict[str, Tensor],
-) -> None:
-    """Put whole tensors back, sharded as the model's own are."""
+def put_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Put tensors back, sharded as the model's own are."""
     with torch.no_grad():
         own = model.state_dict()
         if own.keys() != weights.keys():
@@ -124,15 +124,23 @@ def load_full_state(
                     f"{tuple(weights[name].shape)}, expected {tuple(x.shape)}"
                 )
             x.copy_(like(weights[name], x))
-    parameters = dict(model.named_parameters())
-    grouped: dict[str, dict[str, Tensor]] = {}
+
+
+def put_moments(
+    model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
+) -> None:
+    """Put the optimiser's state back, sharded as the parameters are; the step counts lie where Adam wants them."""
+    group, parameters = optimizer.param_groups[0], dict(model.named_parameters())
+    on_device = group.get("fused") or group.get("capturable")
     for key, x in moments.items():
-        kind, name = key.split(".", 1)
+        kind, _, name = key.partition(".")
+        if name not in parameters:
+            raise ValueError(f"the checkpoint is of another model: it has a parameter {name}")
         p = parameters[name]
-        value = x.to(p.device) if x.dim() == 0 else like(x, p)
-        grouped.setdefault(name, {})[kind] = value
-    for name, state in grouped.items():
-        optimizer.state[parameters[name]] = state
+        if kind == "step":
+            optimizer.state[p][kind] = x.to(p.device if on_device else "cpu", copy=True)
+        else:
+            optimizer.state[p][kind] = like(x, p)
 
 
 def like(x: Tensor, target: Any) -> Tensor:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from .. import config as configuration
 
 FILE = "log.jsonl"
 
@@ -26,7 +31,7 @@ class Log:
         folder.mkdir(parents=True, exist_ok=True)
         _forget_after(folder / FILE, start)
         self._file = (folder / FILE).open("a")
-        self._board = _tensorboard(folder)
+        self._board = _tensorboard(folder, start)
 
     def __enter__(self) -> Self:
         if not self.quiet and sys.stderr.isatty():
@@ -56,65 +61,81 @@ class Log:
         if self._board is not None:
             self._board.close()
         if not self.quiet:
-            self._file.close()
+            with suppress(OSError):  # on a full disk, where record() has said so
+                self._file.close()
 
     def record(self, step: int, kind: str, values: dict[str, float], show: bool = True) -> None:
-        """Write numbers of one step."""
+        """Write numbers of one step; those that are not finite as null, which is what JSON has."""
         if self.quiet:
             return
         seconds = round(time.monotonic() - self._began, 3)
-        line = {"step": step, "kind": kind, **values, "seconds": seconds}
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        finite = {name: x if math.isfinite(x) else None for name, x in values.items()}
+        line = {"step": step, "kind": kind, **finite, "seconds": seconds}
+        self._write(json.dumps(line) + "\n")
         if self._board is not None:
             for name, value in values.items():
                 self._board.add_scalar(f"{kind}/{name}", value, step)
         text = f"{kind} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
             self._bar.update(self._task, completed=step, text=text if kind == "train" else None)
-            if kind != "train":
-                self._bar.console.print(f"step {step}: {text}")
+            if show and kind != "train":
+                self.say(f"step {step}: {text}")
         elif show:
-            print(
-                f"step {step:>7}/{self.steps}  {text}  ({seconds:.0f} s)",
-                file=sys.stderr,
-                flush=True,
-            )
+            self.say(f"step {step:>7}/{self.steps}  {text}  ({seconds:.0f} s)")
+
+    def _write(self, text: str, *, sync: bool = False) -> None:
+        try:
+            self._file.write(text)
+            self._file.flush()
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(
+                f"cannot write {self.folder / FILE}: {error.strerror or error}; the checkpoints are "
+                "intact; free some space and resume"
+            ) from error
+
+    def sync(self) -> None:
+        """What was recorded stays, even if the machine loses power."""
+        if not self.quiet:
+            self._write("", sync=True)
 
     def say(self, text: str) -> None:
-        """A sentence for the person who watches."""
+        """A sentence for the person who watches, if somebody still does."""
         if self.quiet:
             return
-        if self._bar is not None:
-            self._bar.console.print(text)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        with suppress(OSError):
+            if self._bar is not None:
+                self._bar.console.print(text)
+            else:
+                print(text, file=sys.stderr, flush=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a run's log; a last line cut short by a crash is left out."""
+    """All lines of a run's log; damaged ones, such as one cut short by a crash, are left out."""
     lines = []
     if (folder / FILE).exists():
-        for text in (folder / FILE).read_text().splitlines():
+        for text in (folder / FILE).read_text(errors="replace").splitlines():
             try:
-                lines.append(json.loads(text))
-            except ValueError:
-                break
+                line = json.loads(text)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                lines.append(line)
     return lines
 
 
 def _forget_after(path: Path, step: int) -> None:
     """Drop lines of steps that will be run again."""
     if path.exists():
-        kept = [line for line in read(path.parent) if line.get("step", 0) <= step]
-        aside = path.with_suffix(".tmp")
-        aside.write_text("".join(json.dumps(line) + "\n" for line in kept))
-        aside.replace(path)
+        kept = [line for line in read(path.parent) if line["step"] <= step]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        configuration.write_atomically(path, text)
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard(folder: Path, start: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)

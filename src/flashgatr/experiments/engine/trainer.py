@@ -10,8 +10,9 @@ import hashlib
 import json
 import math
 import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -63,7 +64,7 @@ class Trainer:
                 f"batch size {config.train.batch_size} is less than the {world.size} processes; "
                 "start fewer, or set train.batch_size"
             )
-        _set_precision(config.train.precision)
+        set_precision(config.train.precision)
         task.model.to(world.device)
         self.model = distributed.wrap(task.model, config.train.strategy, world)
         self.optimizer = make_optimizer(task.model, config.train, world.device)
@@ -71,19 +72,20 @@ class Trainer:
         self._skipped = torch.zeros((), device=world.device)
         self._bad_in_a_row = torch.zeros((), device=world.device)
         self._reported = 0
+        self._signal = 0
+        self._is_saved = False
         self.best: dict[str, Tensor] = {}
         self.best_score = math.inf
         self.best_step = 0
         self.ema: dict[str, Tensor] = {}
         if config.train.ema:
             self.ema = {name: x.detach().clone() for name, x in task.model.state_dict().items()}
-        self._signal: int | None = None
+        self._resume()
 
     # ---- the run ----
 
     def run(self) -> dict[str, Any]:
-        """Train to the last step and return the evaluation of the best (or last) weights."""
-        self.resume()
+        """Train to the last step, leave the best (or last) weights in the model and return their evaluation."""
         quiet = not self.world.is_main
         with (
             Log(self.folder, self.train.steps, start=self.step, quiet=quiet) as log,
@@ -96,13 +98,17 @@ class Trainer:
             )
             while self.step < self.train.steps:
                 self._advance(stepper, log)
+            self._is_saved = True
+            self._stop_if(self._signal, log)
             if self.train.restore_best and self.best:
                 self._put(self.best)
             elif self.ema:
                 self._put(self.ema)
             self.task.model.eval()
-            results = self.task.evaluate(self.task.model)
-        summary = {
+            torch.manual_seed(mix(self.config.seed, self.step, self.world.rank))
+            with self._uncompiled():
+                results = self.task.evaluate(self.task.model)
+        return {
             "step": self.step,
             "best_step": self.best_step,
             "best_score": self.best_score if self.best else None,
@@ -110,11 +116,6 @@ class Trainer:
             "run": fingerprint(self.config),
             "results": results,
         }
-        if self.world.is_main:
-            configuration.write_atomically(
-                self.folder / "results.json", json.dumps(summary, indent=1) + "\n"
-            )
-        return summary
 
     def _advance(self, stepper: Stepper, log: Log) -> None:
         """One step, and what falls due after it."""
@@ -135,18 +136,18 @@ class Trainer:
         self.step = k + 1
         last = self.step == train.steps
 
-        if last or self.step % train.log_every == 0 or self.world.device.type == "cpu":
-            self._check_skipped(log)  # reads from the device, so not at every step of a GPU
         if last or self.step % train.log_every == 0:
             log.record(self.step, "train", {"loss": loss.item(), "norm": norm.item(), "lr": rate})
         if last or self.step % train.validate_every == 0:
             self._validate(log)
-        stop = self._stop_requested()
-        if last or stop or self.step % train.checkpoint_every == 0:
+        stop = self.world.max(self._signal)
+        save = last or stop or self.step % train.checkpoint_every == 0
+        if save or self.step % train.log_every == 0 or self.world.device.type == "cpu":
+            self._check_skipped(log)  # reads from the device, so not at every step of a GPU
+        if save:
+            log.sync()
             self.save()
-        if stop and not last:
-            log.say(f"stopped by signal {stop} after step {self.step}; a checkpoint is saved")
-            raise Interrupted(stop)
+        self._stop_if(stop, log)
 
     @property
     def skipped(self) -> int:
@@ -156,6 +157,7 @@ class Trainer:
     def _check_skipped(self, log: Log) -> None:
         if self.skipped > self._reported:
             self._reported = self.skipped
+            log.record(self.step, "skipped", {"updates": self.skipped}, show=False)
             log.say(
                 f"step {self.step}: loss or gradient not finite, update skipped ({self.skipped} so far)"
             )
@@ -167,7 +169,7 @@ class Trainer:
             )
 
     def _validate(self, log: Log) -> None:
-        with self._averaged():
+        with self._averaged(), self._uncompiled():
             self.task.model.eval()
             metrics = self.task.validate(self.task.model)
             log.record(self.step, "validation", metrics)
@@ -180,7 +182,11 @@ class Trainer:
 
     def weights(self) -> dict[str, Tensor]:
         """The model's tensors as they are, whole, on the CPU."""
-        return distributed.full_state(self.task.model, self.optimizer)[0]
+        return distributed.weights_of(self.task.model)
+
+    def _uncompiled(self) -> AbstractContextManager[object]:
+        """Within: blocks run eagerly, so that other batch sizes than training's cost no compilation."""
+        return torch.compiler.set_stance("force_eager") if self.train.compile else nullcontext()
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
@@ -196,53 +202,71 @@ class Trainer:
             self._put(own)
 
     def _put(self, weights: dict[str, Tensor]) -> None:
-        distributed.load_full_state(self.task.model, self.optimizer, weights, {})
+        distributed.put_weights(self.task.model, weights)
 
     def save(self) -> None:
         """Write a checkpoint of everything the rest of the run depends on."""
-        weights, moments = distributed.full_state(self.task.model, self.optimizer)
-        averages = {name: distributed.whole(x) for name, x in self.ema.items()}
+        tensors = {
+            "model": self.weights(),
+            "optimizer": distributed.moments_of(self.task.model, self.optimizer),
+            "ema": {name: distributed.whole(x) for name, x in self.ema.items()},
+            "best": self.best,
+        }
         if self.world.is_main:
-            tensors = {"model": weights, "optimizer": moments}
-            if averages:
-                tensors["ema"] = averages
-            if self.best:
-                tensors["best"] = self.best
             state = {
                 "best_score": self.best_score if self.best else None,
                 "best_step": self.best_step,
                 "skipped": self.skipped,
                 "bad_in_a_row": int(self._bad_in_a_row.item()),
-                "run": fingerprint(self.config),
+                "config": identity(self.config),
             }
             point = Checkpoint(self.step, tensors, state)
             checkpoints.save(self.folder / "checkpoints", point, keep=self.train.keep_checkpoints)
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Continue from the newest intact checkpoint of this folder, if there is one."""
         found = checkpoints.load(self.folder / "checkpoints")
+        step = found.step if found else 0
+        if self.world.max(step) != -self.world.max(-step):
+            raise TrainingError(
+                f"the processes find different checkpoints in {self.folder}; it must be a folder that "
+                "all machines share"
+            )
         if found is None:
             return
-        if found.state.get("run") != fingerprint(self.config):
-            raise TrainingError(
-                f"{self.folder} holds a run with another configuration; choose another folder, or "
-                f"resume with the one in {self.folder / 'config.toml'}"
-            )
         try:
-            distributed.load_full_state(
-                self.task.model, self.optimizer, found.tensors["model"], found.tensors["optimizer"]
-            )
-        except (KeyError, ValueError) as error:
+            self._require_same_run(found.state["config"])
+            self._put(found.tensors["model"])
+            distributed.put_moments(self.task.model, self.optimizer, found.tensors["optimizer"])
+        except KeyError as error:
+            raise TrainingError(
+                f"cannot resume from {self.folder}: another version of flashgatr wrote its "
+                f"checkpoints, which lack {error}"
+            ) from error
+        except ValueError as error:
             raise TrainingError(f"cannot resume from {self.folder}: {error}") from error
         self.step = found.step
-        self.best = found.tensors.get("best", {})
+        self.best = found.tensors["best"]
         self.best_score = found.state["best_score"] if self.best else math.inf
         self.best_step = found.state["best_step"]
         self._reported = found.state["skipped"]
         self._skipped.fill_(self._reported)
         self._bad_in_a_row.fill_(found.state["bad_in_a_row"])
-        for name, x in found.tensors.get("ema", {}).items():
+        for name, x in found.tensors["ema"].items():
             self.ema[name].copy_(distributed.like(x, self.ema[name]))
+
+    def _require_same_run(self, theirs: dict[str, Any]) -> None:
+        ours = identity(self.config)
+        differ = [
+            f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}"
+            for key in sorted(ours.keys() | theirs.keys())
+            if ours.get(key) != theirs.get(key)
+        ]
+        if differ:
+            raise TrainingError(
+                f"{self.folder} holds a run with another configuration ({'; '.join(differ)}); choose "
+                f"another folder, or resume with the one in {self.folder / 'config.toml'}"
+            )
 
     # ---- signals ----
 
@@ -250,7 +274,12 @@ class Trainer:
     def _signals(self) -> Iterator[None]:
         def note(number: int, frame: FrameType | None) -> None:
             self._signal = number
+            if self._is_saved:
+                raise Interrupted(number)
 
+        if threading.current_thread() is not threading.main_thread():  # only that one may ask
+            yield
+            return
         watched = (signal.SIGTERM, signal.SIGINT)
         before = [signal.signal(number, note) for number in watched]
         try:
@@ -259,26 +288,33 @@ class Trainer:
             for number, handler in zip(watched, before, strict=True):
                 signal.signal(number, handler)
 
-    def _stop_requested(self) -> int:
-        """The signal that any process received, or 0."""
-        if self.world.size == 1:
-            return self._signal or 0
-        flag = torch.tensor(float(self._signal or 0), device=self.world.device)
-        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
-        return int(flag.item())
+    def _stop_if(self, number: int, log: Log) -> None:
+        """After a checkpoint: end the run if a signal asked for it."""
+        if number:
+            log.say(f"stopped by signal {number} after step {self.step}; a checkpoint is saved")
+            raise Interrupted(number)
+
+
+_FREE = {"folder", "device", "data.folder"} | {
+    f"train.{key}"
+    for key in ("checkpoint_every", "keep_checkpoints", "log_every", "max_bad_steps", "strategy")
+}
+
+
+def identity(config: RunConfig) -> dict[str, Any]:
+    """The settings that determine a run's weights, by dotted key; where it runs and how often it saves do not."""
+    values = configuration.to_dict(config)
+    for table in ("model", "data", "train"):
+        values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
+    return {key: value for key, value in values.items() if key not in _FREE}
 
 
 def fingerprint(config: RunConfig) -> str:
-    """Hash of what determines a run's weights; where it runs and how often it saves does not."""
-    values = configuration.to_dict(config)
-    for key in ("folder", "device"):
-        values.pop(key)
-    values["data"].pop("folder")
-    for key in ("checkpoint_every", "keep_checkpoints", "log_every", "strategy"):
-        values["train"].pop(key)
-    text = json.dumps(values, sort_keys=True)
+    """Hash of the settings that determine a run's weights."""
+    text = json.dumps(identity(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _set_precision(precision: str) -> None:
+def set_precision(precision: str) -> None:
+    """How float32 matrix products are computed on a GPU, in this process."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")

@@ -1,0 +1,462 @@
+"""How a report looks: its pictures (PNG) and its page (HTML).
+
+Everything shown is passed in; nothing here reads a file. A model has the same colour and marker in every picture, and every
+text on the page is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import itertools
+import json
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .nbody.simulate import Array
+
+SETS = {
+    "eval": (
+        "New systems",
+        "Drawn like the training systems. README: values from the README of the authors' code.",
+    ),
+    "more_bodies": ("More bodies", "Six bodies instead of four."),
+    "translated": ("Translated", "Other systems, around (200, 0, 0) instead of the origin."),
+    "eval_moved": (
+        "Moved",
+        "The new systems of the first table, moved by (200, 0, 0): an equivariant model keeps its errors.",
+    ),
+}
+PANELS = ("eval", "more_bodies", "translated")
+METRICS = {"mse": "mean", "median": "median", "q90": "90 % quantile", "trimmed": "best 99 %"}
+PICTURES = {
+    "figure.png": "Mean over seeds of the mean squared error, and its standard error. Grey dashes: the README of the "
+    "authors' code. Dotted: the guess that all bodies move on straight lines.",
+    "curves.png": "Mean squared error on the validation set during training, one line per run.",
+    "trajectories.png": "Four of the new systems, chosen by the rank of GATr's error, which stands above each, and seen "
+    "along the axis in which they spread least. A thin line leads from where a body ends to where a model puts it.",
+}
+
+LOOKS = {"GATr": ("#0b62b0", "o"), "Transformer": ("#d9730d", "s"), "MLP": ("#2b8a5e", "D")}
+SPARE_LOOKS = (
+    ("#a23b72", "^"),
+    ("#6b55b8", "v"),
+    ("#8a6d1f", "P"),
+    ("#0f8b9b", "X"),
+    ("#b3332e", "*"),
+)
+GREY, LIGHT_GREY, PALE = "#6b6f76", "#9aa0a8", "#e3e5e8"
+STYLE: dict[Any, Any] = {
+    "savefig.dpi": 160,
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": PALE,
+    "grid.linewidth": 0.7,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": "black",
+    "ytick.labelcolor": "black",
+    "legend.frameon": False,
+}
+_LABEL_GAP = 0.045  # least distance of two labels, in heights of a panel
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Validation scores of one run: (step, score)."""
+
+    label: str
+    samples: int | None
+    points: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One system: masses (n), true paths (frames, n, 3), and where models put the bodies in the end (n, 3)."""
+
+    title: str
+    mass: Array
+    paths: Array
+    predictions: dict[str, Array]
+
+
+# ---- pictures ----
+
+
+def data_efficiency(report: dict[str, Any], labels: Sequence[str]) -> bytes:
+    """Error against the number of training systems, log-log, a panel per set; a single number makes points."""
+    with _style():
+        figure, axes = _figure(len(PANELS), (3.9, 3.7))
+        looks = _looks(labels)
+        samples = sorted({group["samples"] for group in report["groups"]} - {None})
+        for ax, name in zip(axes, PANELS, strict=True):
+            ax.set(xscale="log", yscale="log", title=SETS[name][0], xlabel="training systems")
+            lines = _lines(report["groups"], name)
+            for place, (label, line) in enumerate(lines.items()):
+                # Error bars at one number of samples stand side by side.
+                aside = 1.05 ** (place - (len(lines) - 1) / 2)
+                x, y, error = np.array(line).T
+                bars = np.stack([np.minimum(error, 0.9 * y), error])  # end above zero
+                look: dict[str, Any] = dict(capsize=2.5, markersize=5.5, elinewidth=1)
+                ax.errorbar(x * aside, y, yerr=bars, **look, **looks[label])
+            _sample_ticks(ax, samples)
+            is_referred_to = name == report["reference"]["set"]
+            references = report["reference"]["mse"] if is_referred_to else {}
+            guess = report["straight_line"].get(name, {}).get("mse")
+            _references(ax, references, report["reference"]["samples"], guess)
+            ax.grid(visible=True, axis="y")
+        axes[0].set_ylabel("mean squared error")
+        _legend(figure, [dict(label=label, **look) for label, look in looks.items()])
+        return _png(figure)
+
+
+def curves(runs: Sequence[Curve], labels: Sequence[str]) -> bytes:
+    """A panel per number of samples, a line per run."""
+    drawn = [run for run in runs if run.points]
+    if not drawn:
+        raise ValueError("no run has a log with validation scores")
+    with _style():
+        samples = sorted({run.samples or math.inf for run in drawn})
+        width = min(max(11.7 / len(samples), 2.6), 5.2)
+        figure, axes = _figure(len(samples), (width, 3.2), sharey=True)
+        looks = _looks(labels)
+        for ax, number in zip(axes, samples, strict=True):
+            title = "all" if number == math.inf else f"{number:,}"
+            ax.set(yscale="log", title=f"{title} training systems", xlabel="step")
+            ax.grid(visible=True, axis="y")
+            for run in drawn:
+                if (run.samples or math.inf) == number:
+                    look = {**looks[run.label], "marker": "." if len(run.points) < 30 else ""}
+                    ax.plot(*zip(*run.points, strict=True), linewidth=1.1, alpha=0.85, **look)
+            ax.set_xlim(left=0)
+        axes[0].set_ylabel("mean squared error")
+        _legend(figure, [dict(label=label, color=looks[label]["color"]) for label in labels])
+        return _png(figure)
+
+
+def trajectories(scenes: Sequence[Scene], labels: Sequence[str]) -> bytes:
+    """Systems, seen along the axis in which their bodies spread least."""
+    with _style():
+        figure, axes = _figure(len(scenes), (3.0, 3.4))
+        looks = _looks(labels)
+        handles: list[dict[str, Any]] = [
+            dict(label="beginning", color=LIGHT_GREY, marker="o", markerfacecolor="white"),
+            dict(label="end (large: the star)", color="black", marker="o"),
+        ]
+        for label, marker in zip(scenes[0].predictions, "+x", strict=False):
+            cross = dict(marker=marker, markersize=8, markeredgewidth=1.5)
+            handles.append(dict(label=label, color=looks[label]["color"], **cross))
+        for ax, scene in zip(axes, scenes, strict=True):
+            _draw_scene(ax, scene, handles)
+        _legend(figure, [dict(linestyle="", **handle) for handle in handles])
+        return _png(figure)
+
+
+def _draw_scene(ax: Any, scene: Scene, handles: list[dict[str, Any]]) -> None:
+    points = scene.paths.reshape(-1, 3)
+    centre = points.mean(axis=0)
+    sight = np.linalg.svd(points - centre, full_matrices=False)[2][:2].T  # (3, 2)
+    paths = (scene.paths - centre) @ sight
+    start = dict(color=LIGHT_GREY, markerfacecolor="white", markersize=3.5)
+    for body in range(len(scene.mass)):
+        ax.plot(*paths[:, body].T, color=LIGHT_GREY, linewidth=1.2)
+        ax.plot(*paths[0, body], "o", **start)
+        size = 7 if body == scene.mass.argmax() else 4
+        ax.plot(*paths[-1, body], "o", color="black", markersize=size)
+    for handle in handles[2:]:
+        ends = (scene.predictions[handle["label"]] - centre) @ sight
+        for pair in zip(paths[-1], ends, strict=True):
+            ax.plot(*zip(*pair, strict=True), color=handle["color"], linewidth=0.7)
+        ax.plot(*ends.T, linestyle="", zorder=4, **{**handle, "label": None})
+    low, high = paths.min(axis=(0, 1)), paths.max(axis=(0, 1))
+    half = 0.6 * float((high - low).max()) or 1.0
+    (left, bottom), (right, top) = (low + high) / 2 - half, (low + high) / 2 + half
+    ax.set(title=scene.title, aspect="equal", xlim=(left, right), ylim=(bottom, top))
+    ax.tick_params(labelsize=8)
+    ax.locator_params(nbins=5)
+
+
+def _lines(groups: list[dict[str, Any]], name: str) -> dict[str, list[tuple[float, float, float]]]:
+    """Per model: number of samples, mean and standard error, where there is something to draw."""
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for group in groups:
+        found = group["results"].get(name, {}).get("mse", {"mean": math.nan})
+        if group["samples"] and found["mean"] > 0:
+            point = group["samples"], found["mean"], found["standard_error"] or 0.0
+            lines.setdefault(group["label"], []).append(point)
+    return lines
+
+
+def _sample_ticks(ax: Any, samples: list[int]) -> None:
+    """Ticks at the numbers of samples that there are, and room on both sides."""
+    from matplotlib.ticker import NullLocator
+
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.set_xticks(samples, [f"{n:,}" for n in samples])
+    if samples:
+        ax.set_xlim(samples[0] / 2.5, samples[-1] * 2.5)
+
+
+def _references(ax: Any, values: dict[str, float], samples: int, guess: float | None) -> None:
+    """Reference values as dashes with their names beside their number of samples; the guess as a line."""
+    from matplotlib.patheffects import withStroke
+
+    left, right = (math.log(x) for x in ax.get_xlim())
+    at = (math.log(samples) - left) / (right - left)
+    values = values if 0 <= at <= 1 else {}
+    shown = [*values.values(), *([guess] if guess else [])]
+    low, high = ax.get_ylim()
+    ax.set_ylim(
+        min([low / 1.15, *(y / 1.5 for y in shown)]), max([high, *(y * 1.5 for y in shown)])
+    )
+    bottom, top = (math.log(y) for y in ax.get_ylim())
+    look: dict[str, Any] = dict(color=GREY, transform=ax.transAxes, zorder=1)
+    halo = [withStroke(linewidth=2.5, foreground="white")]
+    text = dict(fontsize=7.5, va="center", path_effects=halo, **look)
+    side, align = (1, "left") if at < 0.6 else (-1, "right")
+    below = -1.0
+    for name, y in sorted(values.items(), key=lambda item: item[1]):
+        height = (math.log(y) - bottom) / (top - bottom)
+        below = max(height, below + _LABEL_GAP)
+        start, bend, end = (at + side * x for x in (0.06, 0.11, 0.13))
+        ax.plot([start, bend], [height, height], linewidth=1.2, **look)
+        ax.plot([bend, end], [height, below], linewidth=0.5, **look)
+        ax.text(end + side * 0.01, below, name, ha=align, **text)
+    if guess:
+        ax.axhline(guess, color=GREY, linestyle=":", linewidth=1.1, zorder=1)
+        height = (math.log(guess) - bottom) / (top - bottom)
+        ax.text(0.01, height + 0.028, "straight line", **text)
+
+
+def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Colour and marker of every label; the first of a known model has the model's."""
+    own, spare = dict(LOOKS), itertools.cycle(SPARE_LOOKS)
+    found = {}
+    for label in labels:
+        model = label.split(",")[0]
+        color, marker = own.pop(model) if model in own else next(spare)
+        found[label] = dict(color=color, marker=marker)
+    return found
+
+
+def _legend(figure: Any, looks: Iterable[dict[str, Any]]) -> None:
+    from matplotlib.lines import Line2D
+
+    # A $ would begin a formula.
+    plain = [{**look, "label": look["label"].replace("$", r"\$")} for look in looks]
+    lines = [Line2D([], [], **look) for look in plain]
+    figure.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 4))
+
+
+def _style() -> AbstractContextManager[None]:
+    try:
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise ImportError(
+            "a report needs matplotlib; install it with `pip install flashgatr[experiments]`"
+        ) from error
+    return rc_context(STYLE)
+
+
+def _figure(columns: int, size: tuple[float, float], **options: Any) -> tuple[Any, list[Any]]:
+    from matplotlib.figure import Figure  # without pyplot: no window, no global state
+
+    figure = Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False, **options)[0])
+
+
+def _png(figure: Any) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+# ---- page ----
+
+CSS = """
+:root { color-scheme: light dark; --text: #1d2025; --soft: #666c75; --line: #dcdfe4; --back: #fff; --tint: #f5f6f8; }
+@media (prefers-color-scheme: dark) {
+  :root { --text: #e3e5e9; --soft: #9aa1ab; --line: #33373d; --back: #121212; --tint: #1c1e21; }
+  img { filter: invert(0.93) hue-rotate(180deg); }
+}
+body { font: 16px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; color: var(--text); background: var(--back);
+  max-width: 62rem; margin: 3rem auto; padding: 0 1.25rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 1rem; }
+h2 { font-size: 1.25rem; margin: 3rem 0 .75rem; }
+h3 { font-size: 1rem; margin: 2rem 0 .25rem; }
+p { margin: .25rem 0 .75rem; max-width: 46rem; }
+figure { margin: 1.5rem 0; }
+img { max-width: max(100%, 40rem); display: block; }
+figcaption, .soft, .soft td { color: var(--soft); }
+figcaption { font-size: .875rem; margin-top: .5rem; max-width: 46rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .8125rem; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { text-align: left; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { font-weight: 600; }
+pre { font: .8125rem/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; background: var(--tint);
+  padding: .75rem 1rem; border-radius: 4px; white-space: pre-wrap; overflow-wrap: anywhere; }
+details { margin: .75rem 0; }
+details pre { columns: 22rem; }
+summary { cursor: pointer; }
+"""
+INTRODUCTION = """<p>Models see masses, positions and velocities of bodies that attract each other, and predict their
+positions after a while. The error of a system is the mean square of the differences of all coordinates. A few systems
+in which bodies nearly collide dominate the mean, so that median, 90 % quantile and the mean of the best 99 % of the systems
+stand beside it. ± is the standard error over seeds.</p>"""
+
+
+def page(report: dict[str, Any], pictures: dict[str, bytes]) -> str:
+    """A report as one HTML file that needs no other."""
+    sections = {
+        "Results": _image("figure.png", pictures)
+        + "".join(_results(report, name) for name in SETS),
+        "Systems": _image("trajectories.png", pictures),
+        "Training": _image("curves.png", pictures),
+        "Reproduce": f"<pre>{_escape(report['commands'])}</pre>" + _runs(report),
+        "Notes": _list(report["notes"]),
+        "Runs that cannot be read": _list(f"{k}: {v}" for k, v in report["unreadable"].items()),
+    }
+    body = "".join(f"<h2>{title}</h2>{text}" for title, text in sections.items() if text)
+    title = "n-body: where will the bodies be?"
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width"><meta name="generator" '
+        f'content="flashgatr {_escape(report["flashgatr"])}">'
+        f"<title>{title}</title><style>{CSS}</style><h1>{title}</h1>{INTRODUCTION}{body}</html>\n"
+    )
+
+
+def _results(report: dict[str, Any], name: str) -> str:
+    """The table of one set: models, the straight-line guess, reference values."""
+    moved = name == "eval_moved"
+    rows = [
+        [group["label"], _count(group["samples"]), _count(group["steps"]), len(group["seeds"])]
+        + [_number(**group["results"][name][metric]) for metric in METRICS]
+        + ([_change(group["results"])] if moved else [])
+        for group in report["groups"]
+        if name in group["results"]
+    ]
+    if not rows:
+        return ""
+    others: list[list[object]] = []
+    if guess := report["straight_line"].get(name):
+        numbers = [_number(guess[metric]) for metric in METRICS]
+        others.append(["straight line x₀ + v·t", "", "", "", *numbers])
+    reference = report["reference"]
+    if name == reference["set"]:
+        about = [_count(reference["samples"]), _count(reference["steps"]), ""]
+        others += [
+            [f"README: {model}", *about, f"{mse:.4f}"] for model, mse in reference["mse"].items()
+        ]
+    title, explanation = SETS[name]
+    head = ["model", "training systems", "steps", "seeds", *METRICS.values()]
+    head += ["change"] if moved else []
+    return f"<h3>{title}</h3><p>{explanation}</p>" + _table(head, rows, others)
+
+
+def _change(results: dict[str, Any]) -> str:
+    """How moving the systems changes the mean, as a percentage or a factor."""
+    if "eval" not in results:
+        return ""
+    before, after = (results[name]["mse"]["mean"] for name in ("eval", "eval_moved"))
+    if not (math.isfinite(after) and before > 0):
+        return ""
+    return (
+        f"{100 * (after / before - 1):+.2g} %" if after < 2 * before else f"× {after / before:,.1f}"
+    )
+
+
+def _runs(report: dict[str, Any]) -> str:
+    """Every run, and the settings of every group."""
+    rows = [
+        [run["label"], _count(run["samples"]), run["seed"], run["best_step"]]
+        + [_number(run["results"].get(name, {}).get("mse")) for name in SETS]
+        + [run["folder"]]
+        for run in report["runs"]
+    ]
+    blocks = report["settings"] | {
+        f"Data in {folder}": {
+            name: f"{found['count']:,} systems, seed {found['seed']}, SHA-256 {found['sha256']}"
+            for name, found in sets.items()
+        }
+        for folder, sets in report["data"].items()
+    }
+    settings = "".join(
+        f"<h3>{_escape(title)}</h3><pre>"
+        + _escape("\n".join(f"{key} = {json.dumps(value)}" for key, value in block.items()))
+        + "</pre>"
+        for title, block in blocks.items()
+    )
+    names = [title.lower() for title, _ in SETS.values()]
+    head = ["model", "training systems", "seed", "best step", *names, "folder"]
+    return (
+        f"<details><summary>All {len(rows)} runs, mean squared errors</summary>"
+        f"{_table(head, rows)}</details>"
+        f"<details><summary>Settings and data</summary>{settings}</details>"
+    )
+
+
+def _table(head: list[str], rows: Iterable[list[Any]], soft: Iterable[list[Any]] = ()) -> str:
+    def line(cells: list[Any]) -> str:
+        cells = cells + [""] * (len(head) - len(cells))
+        return "<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in cells)
+
+    names = "".join(f"<th>{_escape(name)}</th>" for name in head)
+    return (
+        f'<div class="wide"><table><thead><tr>{names}</thead><tbody>{"".join(map(line, rows))}'
+        f'</tbody><tbody class="soft">{"".join(map(line, soft))}</tbody></table></div>'
+    )
+
+
+def _image(name: str, pictures: dict[str, bytes]) -> str:
+    if name not in pictures:
+        return ""
+    content = base64.b64encode(pictures[name]).decode()
+    width = int.from_bytes(pictures[name][16:20], "big")  # as PNG has it
+    return (
+        f'<figure><div class="wide"><img alt="{name}" width="{0.53 * width:.0f}" '
+        f'src="data:image/png;base64,{content}"></div>'
+        f"<figcaption>{_escape(PICTURES[name])}</figcaption></figure>"
+    )
+
+
+def _list(items: Iterable[str]) -> str:
+    lines = "".join(f"<li>{_escape(item)}</li>" for item in items)
+    return f"<ul>{lines}</ul>" if lines else ""
+
+
+def _escape(text: object) -> str:
+    return html.escape(str(text))
+
+
+def _count(number: int | None) -> str:
+    return "all" if number is None else f"{number:,}"
+
+
+def _number(mean: float | None, standard_error: float | None = None) -> str:
+    if mean is None:
+        return ""
+    if not math.isfinite(mean):
+        return "not finite"
+    return short(mean, 2) + (f" ± {short(standard_error, 0)}" if standard_error else "")
+
+
+def short(number: float, digits: int) -> str:
+    """
+    >>> short(0.000123, 1)
+    '1.2e-4'
+    """
+    mantissa, exponent = f"{number:.{digits}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"

@@ -1,0 +1,389 @@
+"""The report on finished n-body runs: report.html, which holds all of it, and its parts.
+
+    report.json       every number: of runs, of groups (mean and standard error over seeds), of the straight-line guess
+    figure.png        error against the number of training systems on the three evaluation sets
+    curves.png        validation while training        trajectories.png   a few systems, true and predicted
+
+A group is a model with its settings, and a number of training systems.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+
+from .. import LoadError, __version__, io
+from . import config as configuration
+from . import drawing, runs, toml
+from .config import RunConfig
+from .drawing import METRICS, PICTURES, SETS, Curve, Scene
+from .engine import log
+from .engine.trainer import fingerprint
+from .nbody import data
+from .nbody.metrics import summarise, system_errors
+from .nbody.simulate import PRESETS, Gravity, State, evolve
+from .nbody.task import straight_line
+
+MODELS = {"gatr": "GATr", "transformer": "Transformer", "mlp": "MLP"}
+REFERENCE: dict[str, Any] = {
+    "source": "README of the authors' code",
+    "set": "eval",
+    "samples": 1000,
+    "steps": 5000,
+    "mse": {
+        "GATr": 0.0005, "SEGNN": 0.0006, "SE(3)-Transformer": 0.0025,
+        "Transformer": 0.0050, "GCA-GNN": 0.0526, "MLP": 0.0776,
+    },
+}  # fmt: skip
+SHOWN_SYSTEMS = {"median": 0.5, "90 % quantile": 0.9, "99 % quantile": 0.99, "worst": 1.0}
+"""The systems drawn: quantiles of GATr's error."""
+MOST_PREDICTED = 1000  # systems: seconds for the paper's network on a CPU
+
+_UNCOMPARED = {
+    "folder", "device", "seed", "data.folder", "data.train_samples", "data.options", "model.options",
+    "train.checkpoint_every", "train.keep_checkpoints", "train.log_every", "train.strategy",
+}  # fmt: skip
+"""Keys that do not make another model (of tables: their own keys do)."""
+_BAD_INPUT = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
+Described: TypeAlias = dict[str, dict[str, data.Description]]
+"""What is in each data folder."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    folder: Path
+    config: RunConfig
+    summary: dict[str, Any]
+    results: dict[str, dict[str, float]]
+    label: str = ""
+    samples: int | None = None
+    """Number of training systems; None: all of a set that is not at hand."""
+
+
+def write(paths: list[Path], out: Path) -> Path:
+    """Report on the finished runs in and below `paths`; the path of report.html."""
+    notes: list[str] = []
+    found, unreadable = collect(paths, notes)
+    sets = _described(found, notes)
+    found = _labelled(found, sets)
+    if any(run.samples is None for run in found):
+        notes.append("runs on all of a training set that is not at hand are not in the figure")
+    report = {
+        "flashgatr": __version__,
+        "groups": _groups(found),
+        "straight_line": _straight_line(found, sets, notes),
+        "reference": REFERENCE,
+        "runs": [_numbers(run) for run in found],
+        "data": {folder: {k: asdict(v) for k, v in d.items()} for folder, d in sets.items()},
+        "settings": {run.label: _compared(run.config) for run in found},
+        "commands": _commands(found, sets),
+        "unreadable": unreadable,
+        "notes": notes,
+    }
+    pictures = _pictures(found, sets, report)
+    out.mkdir(parents=True, exist_ok=True)
+    for name in PICTURES:
+        if name in pictures:
+            io._write(out / name, pictures[name])
+        else:
+            (out / name).unlink(missing_ok=True)  # it would be an earlier report's
+    text = json.dumps(_finite(report), indent=1, ensure_ascii=False, allow_nan=False)
+    configuration.write_atomically(out / "report.json", text + "\n")
+    configuration.write_atomically(out / "report.html", drawing.page(report, pictures))
+    return out / "report.html"
+
+
+# ---- runs ----
+
+
+def collect(paths: Iterable[Path], notes: list[str]) -> tuple[list[Run], dict[str, str]]:
+    """The finished runs in and below some folders, and why others cannot be read."""
+    folders: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise LoadError(f"{path} is not a folder; pass runs, or folders that hold runs")
+        for file in sorted(path.rglob("config.toml")):
+            folders.setdefault(file.parent.resolve(), file.parent)
+    found: dict[tuple[str, str], Run] = {}
+    unreadable: dict[str, str] = {}
+    for folder in folders.values():
+        if not (folder / runs.RESULTS).exists():
+            notes.append(f"{folder} is not finished yet and left out")
+            continue
+        try:
+            run = _read(folder, notes)
+        except _BAD_INPUT as error:
+            unreadable[str(folder)] = f"{error}" or type(error).__name__
+            continue
+        first = found.setdefault((fingerprint(run.config), run.config.data.folder), run)
+        if first is not run:
+            notes.append(f"{folder} repeats {first.folder} and is left out")
+    if not found:
+        reasons = [f"{folder}: {reason}" for folder, reason in unreadable.items()] + notes
+        raise LoadError(
+            f"there is no finished run in {', '.join(map(str, paths))}; make one with flashgatr train"
+            + "".join(f"\n  {reason}" for reason in reasons[:5])
+        )
+    return list(found.values()), unreadable
+
+
+def _read(folder: Path, notes: list[str]) -> Run:
+    config = runs.load_config(folder)
+    if config.experiment != "nbody":
+        raise LoadError(f"there is no report on the experiment {config.experiment!r} yet")
+    summary = runs.read_results(folder)
+    results = (summary or {}).get("results")
+    if summary is None or not isinstance(results, dict) or not results:
+        raise LoadError(f"{runs.RESULTS} holds no results; run flashgatr eval {folder}")
+    numbers: dict[str, dict[str, float]] = {}
+    for name, metrics in results.items():
+        if not isinstance(metrics, dict) or not {*METRICS, "systems"} <= metrics.keys():
+            raise LoadError(f"{runs.RESULTS} lacks metrics of {name}; run flashgatr eval {folder}")
+        numbers[name] = {key: float(metrics[key]) for key in (*METRICS, "systems")}
+    if summary.get("run") != fingerprint(config):
+        notes.append(f"{folder}: its results were found with other settings or another version")
+    return Run(folder, config, summary, numbers)
+
+
+def _labelled(found: list[Run], sets: Described) -> list[Run]:
+    """The runs in order, with numbers of samples and labels: the model, and the settings in which its runs differ."""
+    names = [*MODELS, *sorted({run.config.model.name for run in found} - MODELS.keys())]
+    labelled = []
+    for run in found:
+        own = _compared(run.config)
+        alike = [_compared(r.config) for r in found if r.config.model.name == run.config.model.name]
+        differ = {
+            key: toml.show(own[key]) if key in own else "default"
+            for key in dict.fromkeys(key for other in alike for key in other)
+            if any(other.get(key) != own.get(key) for other in alike)
+        }
+        parts = [f"{key.rpartition('.')[2]} {value}" for key, value in differ.items()]
+        label = ", ".join([MODELS.get(run.config.model.name, run.config.model.name), *parts])
+        train = sets.get(run.config.data.folder, {}).get("train")
+        samples = run.config.data.train_samples or (train.count if train else None)
+        labelled.append(replace(run, label=label, samples=samples))
+
+    def place(run: Run) -> tuple[Any, ...]:
+        model = names.index(run.config.model.name)
+        return model, run.label, run.samples or math.inf, run.config.seed
+
+    return sorted(labelled, key=place)
+
+
+def _compared(config: RunConfig) -> dict[str, Any]:
+    values = _flat(configuration.to_dict(config))
+    return {key: value for key, value in values if key not in _UNCOMPARED}
+
+
+def _flat(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values."""
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, (*path, key))
+        else:
+            yield toml.join((*path, key)), value
+
+
+# ---- numbers ----
+
+
+def _described(found: list[Run], notes: list[str]) -> Described:
+    """The data folders of the runs that can be read, the one most runs used first."""
+    sets: Described = {}
+    folders = [run.config.data.folder for run in found]
+    for folder in sorted(dict.fromkeys(folders), key=folders.count, reverse=True):
+        try:
+            sets[folder] = data.describe(folder)
+        except _BAD_INPUT as error:
+            notes.append(f"the data of some runs are not at hand: {error}")
+    if len({d["eval"].sha256 for d in sets.values() if "eval" in d}) > 1:
+        notes.append("runs were evaluated on different systems: compare them with care")
+    return sets
+
+
+def _straight_line(
+    found: list[Run], sets: Described, notes: list[str]
+) -> dict[str, dict[str, float]]:
+    """Errors of the guess x₀ + v·t on the data that most runs used."""
+    guess = {}
+    folder, described = next(iter(sets.items()), ("", {}))
+    for name in SETS:
+        source = "eval" if name == "eval_moved" else name
+        used = {run.results[name]["systems"] for run in found if name in run.results}
+        if source in described and used == {described[source].count}:
+            errors = straight_line(data.load(folder, source), described[source].settings.time)
+            guess[name] = summarise(errors)
+        elif source in described and used:
+            notes.append(f"the {source} set in {folder} is not the one all runs were evaluated on")
+    return guess
+
+
+def _groups(found: list[Run]) -> list[dict[str, Any]]:
+    """Means and standard errors over seeds."""
+    members: dict[tuple[str, int | None], list[Run]] = {}
+    for run in found:
+        members.setdefault((run.label, run.samples), []).append(run)
+    groups = []
+    for (label, samples), group in members.items():
+        results = {
+            name: {
+                metric: _estimate([r.results[name][metric] for r in group if name in r.results])
+                for metric in METRICS
+            }
+            for name in SETS
+            if any(name in run.results for run in group)
+        }
+        seeds = [run.config.seed for run in group]
+        steps = group[0].config.train.steps
+        groups.append(dict(label=label, samples=samples, steps=steps, seeds=seeds, results=results))
+    return groups
+
+
+def _estimate(values: list[float]) -> dict[str, Any]:
+    """Mean and standard error: NaN if a value is not finite, no error of a single one."""
+    if not all(map(math.isfinite, values)):
+        return {"mean": math.nan, "standard_error": None}
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "standard_error": error}
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    kept = {
+        key: value if isinstance(value := run.summary.get(key), int | float) else None
+        for key in ("step", "best_step", "best_score", "skipped")
+    }
+    who = dict(folder=str(run.folder), label=run.label, samples=run.samples, seed=run.config.seed)
+    return {**who, **kept, "results": run.results, "settings": configuration.to_dict(run.config)}
+
+
+def _finite(value: Any) -> Any:
+    """For JSON, which has no word for numbers that are none."""
+    if isinstance(value, dict):
+        return {key: _finite(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _commands(found: list[Run], sets: Described) -> str:
+    """A script that makes the data, the runs and the report again."""
+    lines = []
+    places = {folder: f"data/nbody{i + 1 if i else ''}" for i, folder in enumerate(sets)}
+    for folder, described in sets.items():
+        if "train" in described and "eval" in described:
+            train, others = described["train"], described["eval"].count
+            known = [name for name in PRESETS if Gravity(**PRESETS[name]) == train.settings]
+            lines.append(
+                f"flashgatr data nbody --folder {places[folder]} --train {train.count} --others "
+                f"{others} --seed {train.seed}"
+                + (f" --preset {known[0]}" if known else f"  # but with {train.settings}")
+            )
+    loops: dict[tuple[str, ...], dict[int, list[int]]] = {}
+    for run in found:
+        options = assignments(run.config)
+        if (place := places.get(run.config.data.folder, "data/nbody")) != "data/nbody":
+            options.append(f"data.folder={place}")
+        seeds = loops.setdefault((run.label, *options), {})
+        seeds.setdefault(run.config.data.train_samples, []).append(run.config.seed)
+    for (label, *options), seeds in loops.items():
+        name = re.sub("[^a-z0-9]+", "-", label.lower()).strip("-")
+        options = ["seed=$seed", "data.train_samples=$n", *map(shlex.quote, options)]
+        for chosen in dict.fromkeys(map(tuple, seeds.values())):
+            numbers = [n for n in seeds if tuple(seeds[n]) == chosen]
+            lines.append(
+                f"for n in {' '.join(map(str, numbers))}; do for seed in {' '.join(map(str, chosen))}; "
+                f"do\n  flashgatr train nbody --folder runs/{name}-$n-$seed"
+                + "".join(f" \\\n    --set {option}" for option in options)
+                + "\ndone; done"
+            )
+    return "\n".join([*lines, "flashgatr report runs --out report"])
+
+
+def assignments(config: RunConfig) -> list[str]:
+    """KEY=VALUE for each setting that makes a model and has not its default."""
+    default = _compared(RunConfig())
+    return [
+        f"{key}={value if key == 'model.name' else toml._value(value)}"
+        for key, value in _compared(config).items()
+        if value != default.get(key)
+    ]
+
+
+# ---- pictures ----
+
+
+def _pictures(found: list[Run], sets: Described, report: dict[str, Any]) -> dict[str, bytes]:
+    """Those that can be drawn; the report's notes say why others cannot."""
+    labels = list(dict.fromkeys(run.label for run in found))
+    pictures = {"figure.png": drawing.data_efficiency(report, labels)}
+    makers: dict[str, Callable[[], bytes]] = {
+        "curves.png": lambda: drawing.curves([_curve(run) for run in found], labels),
+        "trajectories.png": lambda: drawing.trajectories(_scenes(found, sets), labels),
+    }
+    for name, draw in makers.items():
+        try:
+            pictures[name] = draw()
+        except _BAD_INPUT as error:
+            report["notes"].append(f"{name} was not drawn: {error}")
+    return pictures
+
+
+def _curve(run: Run) -> Curve:
+    """The validation scores in a run's log that a logarithmic axis has a place for."""
+    lines = [line for line in log.read(run.folder) if isinstance(line, dict)]
+    points = [(x.get("step"), x.get("score")) for x in lines if x.get("kind") == "validation"]
+    good = [
+        (step, float(score))
+        for step, score in points
+        if isinstance(step, int) and isinstance(score, float | int) and 0 < score < math.inf
+    ]
+    return Curve(run.label, run.samples, good)
+
+
+def _scenes(found: list[Run], sets: Described) -> list[Scene]:
+    """Systems on which the best GATr is good and bad, with its predictions and the best Transformer's."""
+    best: dict[str, Run] = {}
+    for run in sorted(found, key=_eval_error):
+        if _eval_error(run) < math.inf and (run.folder / "model").is_dir():
+            best.setdefault(run.config.model.name, run)
+    if "gatr" not in best:
+        raise LoadError("there is no GATr run with its trained model")
+    folder = best["gatr"].config.data.folder
+    if "eval" not in sets.get(folder, {}):
+        raise LoadError(f"there is no eval set in {folder}")
+    described = sets[folder]["eval"]
+    systems = data.load(folder, "eval", min(described.count, MOST_PREDICTED))
+    inputs = [systems[name] for name in State._fields]
+    predictions = {}
+    for run in (best[name] for name in ("gatr", "transformer") if name in best):
+        model = runs.load_model(run.config).float().eval()
+        with torch.no_grad():
+            predictions[run.label] = model(*(x.float() for x in inputs))[0].double()
+    errors = system_errors(predictions[best["gatr"].label], systems["target"])
+    order = errors.argsort().tolist()
+    scenes = []
+    for title, quantile in SHOWN_SYSTEMS.items():
+        one = order[int(quantile * (len(order) - 1))]
+        state = State(*(x[one : one + 1].numpy() for x in inputs))
+        _, paths = evolve(state, described.settings, keep=1)
+        seen = {label: places[one].numpy() for label, places in predictions.items()}
+        scenes.append(
+            Scene(f"{title}: {drawing.short(float(errors[one]), 1)}", state.mass[0], paths[0], seen)
+        )
+    return scenes
+
+
+def _eval_error(run: Run) -> float:
+    error = run.results.get("eval", {}).get("mse", math.inf)
+    return error if math.isfinite(error) else math.inf

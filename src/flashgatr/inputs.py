@@ -1,0 +1,109 @@
+"""The arguments of a call: checked, and brought to one value per sample.
+
+Every wrong one is a sentence that says what was got and what was expected. Nothing here waits for the device, but for
+the warning of a join that is zero: once, at the first call of an eager network.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .algebra import BLADES, E123
+from .batch import Sets
+from .constants import is_wrapped
+from .nn.precision import check_dtype, stream_dtype
+
+
+def checked(
+    mv: Tensor, s: Tensor | None, weight: Tensor, channels: tuple[int, int], item_axes: int
+) -> tuple[Tensor, Tensor]:
+    """mv and s in the residual stream's dtype, if they fit a network with these channels and this parameter."""
+    for name, x in (("mv", mv), ("s", s)):
+        if not isinstance(x, Tensor) and not (name == "s" and x is None):
+            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    mv_channels, s_channels = channels
+    axes = "N" if item_axes == 1 else "N1, N2"
+    if mv.dim() < 2 + item_axes or mv.shape[-2:] != (mv_channels, BLADES):
+        raise ValueError(
+            f"expected multivectors (..., {axes}, {mv_channels}, {BLADES}), got {tuple(mv.shape)}"
+        )
+    if s is None:
+        s = mv.new_zeros(*mv.shape[:-2], 0)
+    if s.shape != (*mv.shape[:-2], s_channels):
+        raise ValueError(
+            f"expected scalars {(*mv.shape[:-2], s_channels)} (items as in mv, {s_channels} "
+            f"channels), got {tuple(s.shape)}"
+        )
+    for name, x in (("mv", mv), ("s", s)):
+        check_dtype(name, x, weight.dtype, "network")
+        if x.device != weight.device:
+            raise ValueError(
+                f"{name} is on {x.device}, the network on {weight.device}; move one with .to()"
+            )
+    dtype = stream_dtype(weight.dtype)
+    return mv.to(dtype), s.to(dtype)
+
+
+def require_finite(mv: Tensor, s: Tensor) -> None:
+    for name, x in (("mv", mv), ("s", s)):
+        if not bool(x.isfinite().all()):
+            raise ValueError(f"{name} has NaN or infinite values; check your data")
+
+
+def per_sample(x: Tensor, size: int, samples: tuple[int, ...], name: str, what: str) -> Tensor:
+    """x (..., size) expanded to (samples, size); `what` it should be, for the error."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    leading = x.shape[:-1]
+    fits = x.shape[-1:] == (size,) and len(leading) <= len(samples)
+    if not fits or any(n not in (1, samples[i - len(leading)]) for i, n in enumerate(leading)):
+        raise ValueError(
+            f"{name} must be {what} (..., {size}) per sample, broadcastable to "
+            f"{(*samples, size)}, got {tuple(x.shape)}"
+        )
+    return x.expand(*samples, size)
+
+
+def can_be_read(x: Tensor) -> bool:
+    """Whether x holds numbers that may be looked at now: not while tracing, capturing or transforming."""
+    if torch.compiler.is_compiling() or type(x) is not Tensor or x.is_meta or is_wrapped(x):
+        return False
+    return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
+def warn_of_dead_join(mv: Tensor, reference: Tensor, sets: Sets) -> bool:
+    """Warn if the mean e123, the reference (samples, 1), is zero in a sample; True once there was one to judge.
+
+    Samples without items, or all zero, tell nothing.
+    """
+    mv, reference = mv.detach(), reference.detach()
+    seen = sets.sum(mv.abs().sum((-2, -1))[..., None]) > 0
+    dead = seen & (reference == 0)
+    pointless = dead & (sets.sum(mv[..., E123].abs().sum(-1, keepdim=True)) == 0)
+    any_seen, any_dead, all_dead, any_pointless = torch.stack(
+        [seen.any(), dead.any(), (dead == seen).all(), pointless.any()]
+    ).tolist()
+    if any_dead:
+        who = "the input has" if all_dead else "some samples have"
+        why = "no e123 component (no points)" if any_pointless else "a mean e123 of zero"
+        warnings.warn(
+            f"{who} {why}, so the reference 'data' is zero there and every join vanishes; embed "
+            "positions with embed_point, or pass join_reference='canonical' (equivariant under SE(3), "
+            "not mirrors) or a multivector",
+            stacklevel=_caller(),
+        )
+    return bool(any_seen)
+
+
+def _caller() -> int:
+    """The stacklevel, for `warn_of_dead_join`, of the code that called the network."""
+    inside = tuple(str(Path(file).parent) for file in (__file__, torch.__file__) if file)
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    return level
