@@ -91,10 +91,18 @@ def test_runs_with_different_settings_are_not_averaged(tmp_path, undrawn):
     fake(tmp_path / "a", lr=1e-3, log_every=1)
     fake(tmp_path / "b", lr=1e-3, seed=1, log_every=2)  # how often it logs makes no difference
     fake(tmp_path / "c", lr=2e-3)
-    fake(tmp_path / "d", "transformer")
+    fake(tmp_path / "d", "transformer", options={"x": [1, 2, 3, 4, 5]})
+    fake(tmp_path / "e", "transformer", options={"x": [1, 2, 3, 4, 6]})
+    fake(tmp_path / "f", "transformer")
     found, _ = write(tmp_path, out=tmp_path / "out")
     seeds = {group["label"]: group["seeds"] for group in found["groups"]}
-    assert seeds == {"GATr, lr 0.001": [0, 1], "GATr, lr 0.002": [0], "Transformer": [0]}
+    assert seeds == {
+        "GATr, lr 0.001": [0, 1],
+        "GATr, lr 0.002": [0],
+        "Transformer, x [1, 2, 3, 4, 5]": [0],
+        "Transformer, x [1, 2, 3, 4, 6]": [0],
+        "Transformer, x default": [0],
+    }
 
 
 def test_reference_values_stand_beside_ours(tmp_path, undrawn):
@@ -146,8 +154,11 @@ def test_unfinished_and_repeated_runs_and_foreign_results_are_noted(tmp_path, un
     save(override(other, ["seed=3"]), tmp_path / "d/config.toml")
     found, _ = write(tmp_path, tmp_path / "a", out=tmp_path / "out")
     assert [run["seed"] for run in found["runs"]] == [0, 3]
-    for part in ("b repeats", "c is not finished", "d: its results were found with other settings"):
-        assert any(part in note for note in found["notes"]), part
+    assert found["notes"][:3] == [
+        f"{tmp_path / 'b'} repeats {tmp_path / 'a'} and is left out",
+        f"not finished yet and left out: {tmp_path / 'c'}",
+        f"results of other settings or another version: {tmp_path / 'd'}",
+    ]
 
 
 def test_without_a_finished_run_there_is_no_report(tmp_path):
@@ -247,9 +258,7 @@ def test_the_commands_make_the_same_run_again():
     config = RunConfig(
         seed=3,
         device="cpu",
-        model=ModelConfig(
-            "transformer", {"num_blocks": 2, "s": "a'b\" $c", "t": {"u v": []}, "e": {}}
-        ),
+        model=ModelConfig("transformer", {"num_blocks": 2, "s": "a'b\" $c", "t": {"u v": []}}),
         data=DataConfig("elsewhere", 100, {"k": True}),
         train=TrainConfig(steps=7, lr=1e-3, betas=(0.5, 0.9), precision="bfloat16"),
     )

@@ -53,23 +53,12 @@ SPARE_LOOKS = (
 )
 GREY, LIGHT_GREY, PALE = "#6b6f76", "#9aa0a8", "#e3e5e8"
 STYLE: dict[Any, Any] = {
-    "savefig.dpi": 160,
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": GREY,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": PALE,
-    "grid.linewidth": 0.7,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": "black",
-    "ytick.labelcolor": "black",
-    "legend.frameon": False,
-}
+    "savefig.dpi": 160, "font.size": 9.5, "legend.frameon": False,
+    "axes.titlesize": 10.5, "axes.titlelocation": "left", "axes.axisbelow": True,
+    "axes.edgecolor": GREY, "axes.linewidth": 0.7, "grid.color": PALE, "grid.linewidth": 0.7,
+    "axes.spines.top": False, "axes.spines.right": False,
+    "xtick.color": GREY, "ytick.color": GREY, "xtick.labelcolor": "black", "ytick.labelcolor": "black",
+}  # fmt: skip
 _LABEL_GAP = 0.045  # least distance of two labels, in heights of a panel
 
 

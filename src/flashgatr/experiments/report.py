@@ -14,7 +14,7 @@ import math
 import re
 import shlex
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +27,7 @@ from . import drawing, runs, toml
 from .config import RunConfig
 from .drawing import METRICS, PICTURES, SETS, Curve, Scene
 from .engine import log
-from .engine.trainer import fingerprint
+from .engine.trainer import fingerprint, identity
 from .nbody import data
 from .nbody.metrics import summarise, system_errors
 from .nbody.simulate import PRESETS, Gravity, State, evolve
@@ -48,11 +48,6 @@ SHOWN_SYSTEMS = {"median": 0.5, "90 % quantile": 0.9, "99 % quantile": 0.99, "wo
 """The systems drawn: quantiles of GATr's error."""
 MOST_PREDICTED = 1000  # systems: seconds for the paper's network on a CPU
 
-_UNCOMPARED = {
-    "folder", "device", "seed", "data.folder", "data.train_samples", "data.options", "model.options",
-    "train.checkpoint_every", "train.keep_checkpoints", "train.log_every", "train.strategy",
-}  # fmt: skip
-"""Keys that do not make another model (of tables: their own keys do)."""
 _BAD_INPUT = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)
 Described: TypeAlias = dict[str, dict[str, data.Description]]
 """What is in each data folder."""
@@ -107,28 +102,35 @@ def write(paths: list[Path], out: Path) -> Path:
 # ---- runs ----
 
 
-def collect(paths: Iterable[Path], notes: list[str]) -> tuple[list[Run], dict[str, str]]:
+def collect(paths: Sequence[Path], notes: list[str]) -> tuple[list[Run], dict[str, str]]:
     """The finished runs in and below some folders, and why others cannot be read."""
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
             raise LoadError(f"{path} is not a folder; pass runs, or folders that hold runs")
-        for file in sorted(path.rglob("config.toml")):
+        for file in sorted(path.rglob(runs.CONFIG)):
             folders.setdefault(file.parent.resolve(), file.parent)
     found: dict[tuple[str, str], Run] = {}
     unreadable: dict[str, str] = {}
+    unfinished, foreign = [], []
     for folder in folders.values():
         if not (folder / runs.RESULTS).exists():
-            notes.append(f"{folder} is not finished yet and left out")
+            unfinished.append(str(folder))
             continue
         try:
-            run = _read(folder, notes)
+            run = _read(folder)
         except _BAD_INPUT as error:
             unreadable[str(folder)] = f"{error}" or type(error).__name__
             continue
         first = found.setdefault((fingerprint(run.config), run.config.data.folder), run)
         if first is not run:
             notes.append(f"{folder} repeats {first.folder} and is left out")
+        elif run.summary.get("run") != fingerprint(run.config):
+            foreign.append(str(folder))
+    if unfinished:
+        notes.append(f"not finished yet and left out: {', '.join(unfinished)}")
+    if foreign:
+        notes.append(f"results of other settings or another version: {', '.join(foreign)}")
     if not found:
         reasons = [f"{folder}: {reason}" for folder, reason in unreadable.items()] + notes
         raise LoadError(
@@ -138,7 +140,7 @@ def collect(paths: Iterable[Path], notes: list[str]) -> tuple[list[Run], dict[st
     return list(found.values()), unreadable
 
 
-def _read(folder: Path, notes: list[str]) -> Run:
+def _read(folder: Path) -> Run:
     config = runs.load_config(folder)
     if config.experiment != "nbody":
         raise LoadError(f"there is no report on the experiment {config.experiment!r} yet")
@@ -150,9 +152,10 @@ def _read(folder: Path, notes: list[str]) -> Run:
     for name, metrics in results.items():
         if not isinstance(metrics, dict) or not {*METRICS, "systems"} <= metrics.keys():
             raise LoadError(f"{runs.RESULTS} lacks metrics of {name}; run flashgatr eval {folder}")
-        numbers[name] = {key: float(metrics[key]) for key in (*METRICS, "systems")}
-    if summary.get("run") != fingerprint(config):
-        notes.append(f"{folder}: its results were found with other settings or another version")
+        numbers[name] = {
+            key: math.nan if metrics[key] is None else float(metrics[key])
+            for key in (*METRICS, "systems")
+        }
     return Run(folder, config, summary, numbers)
 
 
@@ -164,7 +167,7 @@ def _labelled(found: list[Run], sets: Described) -> list[Run]:
         own = _compared(run.config)
         alike = [_compared(r.config) for r in found if r.config.model.name == run.config.model.name]
         differ = {
-            key: toml.show(own[key]) if key in own else "default"
+            key: toml._value(own[key]) if key in own else "default"
             for key in dict.fromkeys(key for other in alike for key in other)
             if any(other.get(key) != own.get(key) for other in alike)
         }
@@ -182,17 +185,17 @@ def _labelled(found: list[Run], sets: Described) -> list[Run]:
 
 
 def _compared(config: RunConfig) -> dict[str, Any]:
-    values = _flat(configuration.to_dict(config))
-    return {key: value for key, value in values if key not in _UNCOMPARED}
+    """What makes a model, by dotted key: all that determines a run, but for seed and number of samples."""
+    own = {"seed", "data.train_samples"}
+    return dict(x for k, v in identity(config).items() if k not in own for x in _flat(k, v))
 
 
-def _flat(table: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values."""
-    for key, value in table.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, (*path, key))
-        else:
-            yield toml.join((*path, key)), value
+def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        yield key, value
+        return
+    for name, inner in value.items():
+        yield from _flat(f"{key}.{toml.join((name,))}", inner)
 
 
 # ---- numbers ----
@@ -340,14 +343,10 @@ def _pictures(found: list[Run], sets: Described, report: dict[str, Any]) -> dict
 
 
 def _curve(run: Run) -> Curve:
-    """The validation scores in a run's log that a logarithmic axis has a place for."""
-    lines = [line for line in log.read(run.folder) if isinstance(line, dict)]
-    points = [(x.get("step"), x.get("score")) for x in lines if x.get("kind") == "validation"]
-    good = [
-        (step, float(score))
-        for step, score in points
-        if isinstance(step, int) and isinstance(score, float | int) and 0 < score < math.inf
-    ]
+    """The validation scores of a run that a logarithmic axis has a place for."""
+    lines = [line for line in log.read(run.folder) if line.get("kind") == "validation"]
+    scores = [(line["step"], line.get("score")) for line in lines]
+    good = [(k, float(x)) for k, x in scores if isinstance(x, float | int) and 0 < x < math.inf]
     return Curve(run.label, run.samples, good)
 
 

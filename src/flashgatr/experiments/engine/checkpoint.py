@@ -72,7 +72,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
             "sha256": hashes,
             "state": checkpoint.state,
         }
-        _write(aside / STATE, json.dumps(_sealed(header), indent=1).encode())
+        _write(aside / STATE, _sealed(header))
         _sync(aside)
         if final.exists():
             _drop(old)
@@ -121,8 +121,9 @@ def _read(path: Path) -> Checkpoint:
     from safetensors.torch import load as from_bytes
 
     try:
-        header = json.loads((path / STATE).read_bytes())
-        if not isinstance(header, dict) or header.get("seal") != _sealed(header)["seal"]:
+        content = (path / STATE).read_bytes()
+        header = json.loads(content)
+        if content != _sealed(header):
             raise ValueError("its header does not match its own hash")
         if header.get("format") != FORMAT:
             raise ValueError(f"it has format {header.get('format')!r}, this version reads {FORMAT}")
@@ -142,11 +143,11 @@ def _read(path: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint {path.name} is damaged: {error}") from error
 
 
-def _sealed(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The header with the hash of its own content."""
+def _sealed(header: Mapping[str, Any]) -> bytes:
+    """The header with the hash of its own content, as the file has it to the last byte."""
     content = {key: value for key, value in header.items() if key != "seal"}
-    text = json.dumps(content, sort_keys=True)
-    return {**content, "seal": hashlib.sha256(text.encode()).hexdigest()}
+    seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return json.dumps({**content, "seal": seal}, indent=1).encode()
 
 
 def _complete(folder: Path) -> list[str]:

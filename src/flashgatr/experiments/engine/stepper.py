@@ -56,6 +56,8 @@ class Stepper:
         self.config, self.world = config, world
         self._captured: tuple[torch.cuda.CUDAGraph, Outcome] | None = None
         self._buffers: Batch = ()
+        self._forbid = torch.ones((), device=world.device)
+        """While 1, a captured step updates nothing. The graph reads its memory: it must live as long."""
         self._wants_graph = config.cuda_graph
         if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
             say("cuda_graph needs one process on a GPU; running step by step instead")
@@ -108,12 +110,11 @@ class Stepper:
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome]:
         """Record the whole step; the warm-up runs it with the update switched off."""
         self._buffers = tuple(x.clone() for x in batch)
-        forbid = torch.ones((), device=self.world.device)
 
         def body() -> Outcome:
             loss, norm = self._backward(self._buffers, 1.0)
             bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
-            self.optimizer.found_inf = torch.maximum(bad, forbid)  # type: ignore[attr-defined]
+            self.optimizer.found_inf = torch.maximum(bad, self._forbid)  # type: ignore[attr-defined]
             self.optimizer.step()
             return loss, norm, bad
 
@@ -127,7 +128,7 @@ class Stepper:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             outcome = body()
-        forbid.zero_()
+        self._forbid.zero_()
         return graph, outcome
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:

@@ -1,0 +1,107 @@
+"""Accidents at every file operation: a process killed, or a disk that is full, before, amid or after each."""
+
+import errno
+import os
+import pathlib
+import signal
+import traceback
+import warnings
+from contextlib import contextmanager
+from unittest import mock
+
+OPERATIONS = ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir")
+
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fill_disk():
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Points:
+    """Counts the points at which an accident can happen and calls `strike` at one of them."""
+
+    def __init__(self, number, strike):
+        self.number, self.strike, self.passed = number, strike, 0
+
+    def touch(self):
+        self.passed += 1
+        if self.passed == self.number:
+            self.strike()
+
+    def around(self, function):
+        def wrapped(*args, **kwargs):
+            self.touch()
+            result = function(*args, **kwargs)
+            self.touch()
+            return result
+
+        return wrapped
+
+
+class _File:
+    """An open file whose writes have a point in their midst."""
+
+    def __init__(self, file, points):
+        self._file, self._points = file, points
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._file.close()
+
+    def write(self, content):
+        self._points.touch()
+        half = len(content) // 2
+        self._file.write(content[:half])
+        self._file.flush()
+        self._points.touch()
+        self._file.write(content[half:])
+
+
+@contextmanager
+def accident(number, strike):
+    """Within: `strike` is called at the file operation of this number."""
+    points = Points(number, strike)
+    original = pathlib.Path.open
+
+    def opened(path, mode="r", *args, **kwargs):
+        points.touch()
+        file = original(path, mode, *args, **kwargs)
+        return file if "r" in mode else _File(file, points)
+
+    with mock.patch.object(pathlib.Path, "open", opened):
+        patches = [
+            mock.patch.object(os, name, points.around(getattr(os, name))) for name in OPERATIONS
+        ]
+        for patch in patches:
+            patch.start()
+        try:
+            yield points
+        finally:
+            for patch in patches:
+                patch.stop()
+
+
+def in_child(body, seconds=30):
+    """Run a function in a forked process; its exit code, negative if a signal ended it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of fork
+        child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(seconds)
+            body()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
