@@ -51,7 +51,19 @@ def test_the_operator_is_registered_correctly():
 
 def test_the_operator_can_be_mapped_over_a_batch():
     a, b = torch.randn(2, 5, 4, 16, dtype=torch.float64)
-    mapped = torch.func.vmap(bilinear.product, in_dims=(0, None))(a, b[0])
+    mapped = torch.func.vmap(bilinear.trilinear, in_dims=(0, None, None, None))(
+        a, b[0], "product", 2
+    )
     torch.testing.assert_close(mapped, ops.product(a, b[0].expand_as(a)))
     mapped = torch.func.vmap(bilinear.join, in_dims=(1, 1), out_dims=1)(a, b)
     torch.testing.assert_close(mapped, ops.join(a, b))
+
+
+def test_function_transforms_see_the_products():
+    a, b = torch.randn(2, 3, 16, dtype=torch.float64)
+    found = torch.func.jacrev(bilinear.product)(a, b)
+    torch.testing.assert_close(
+        found, torch.autograd.functional.jacobian(lambda a: bilinear.product(a, b), a)
+    )
+    _, tangent = torch.func.jvp(lambda a: bilinear.join(a, b), (a,), (b,))
+    torch.testing.assert_close(tangent, ops.join(b, b))

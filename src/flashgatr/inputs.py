@@ -23,8 +23,8 @@ def checked(
     mv: Tensor, s: Tensor | None, weight: Tensor, channels: tuple[int, int], item_axes: int
 ) -> tuple[Tensor, Tensor]:
     """mv and s in the residual stream's dtype, if they fit a network with these channels and this parameter."""
-    for name, x in (("mv", mv), ("s", s)):
-        if not isinstance(x, Tensor) and not (name == "s" and x is None):
+    for name, x in (("mv", mv), ("s", mv if s is None else s)):
+        if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     mv_channels, s_channels = channels
     axes = "N" if item_axes == 1 else "N1, N2"

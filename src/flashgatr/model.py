@@ -153,8 +153,8 @@ class GATr(nn.Module):
         """Convert weights of the authors' code: a state dict, or a file of one.
 
         Widths, heads and variants are read off the tensors. What those do not tell can be given by the names of
-        `GATrConfig`: activation, norm_epsilon, distance_epsilon, dropout, checkpoint, and which input
-        channels are re-inserted (default: the first ones).
+        `GATrConfig`: activation, norm_epsilon, distance_epsilon, dropout, checkpoint, rotary_base, and which
+        input channels are re-inserted (default: the first ones). Tensors without a place here are an error.
         """
         from . import original
 
@@ -184,8 +184,7 @@ class GATr(nn.Module):
             multivector that broadcasts to (..., 16) per sample.
         center: (..., 3) point per sample to work around, instead of its centroid.
         """
-        config = self.config
-        channels = config.in_mv_channels, config.in_s_channels
+        channels = self.config.in_mv_channels, self.config.in_s_channels
         mv, s = inputs.checked(mv, s, self.linear_in.weight, channels, self.item_axes)
         sets = Sets(
             mv.shape[:-2],

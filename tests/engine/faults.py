@@ -6,7 +6,7 @@ import pathlib
 import signal
 import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 OPERATIONS = ("mkdir", "rename", "replace", "fsync", "unlink", "rmdir")
@@ -31,7 +31,16 @@ class Points:
         if self.passed == self.number:
             self.strike()
 
-    def around(self, function):
+    @contextmanager
+    def counted(self):
+        """Within: every file operation is a point."""
+        with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(pathlib.Path, "open", self._open))
+            for name in OPERATIONS:
+                stack.enter_context(mock.patch.object(os, name, self._around(getattr(os, name))))
+            yield self
+
+    def _around(self, function):
         def wrapped(*args, **kwargs):
             self.touch()
             result = function(*args, **kwargs)
@@ -39,6 +48,17 @@ class Points:
             return result
 
         return wrapped
+
+    @property
+    def _open(self):
+        original = pathlib.Path.open
+
+        def opened(path, mode="r", *args, **kwargs):
+            self.touch()
+            file = original(path, mode, *args, **kwargs)
+            return file if "r" in mode else _File(file, self)
+
+        return opened
 
 
 class _File:
@@ -65,28 +85,9 @@ class _File:
         self._file.write(content[half:])
 
 
-@contextmanager
 def accident(number, strike):
     """Within: `strike` is called at the file operation of this number."""
-    points = Points(number, strike)
-    original = pathlib.Path.open
-
-    def opened(path, mode="r", *args, **kwargs):
-        points.touch()
-        file = original(path, mode, *args, **kwargs)
-        return file if "r" in mode else _File(file, points)
-
-    with mock.patch.object(pathlib.Path, "open", opened):
-        patches = [
-            mock.patch.object(os, name, points.around(getattr(os, name))) for name in OPERATIONS
-        ]
-        for patch in patches:
-            patch.start()
-        try:
-            yield points
-        finally:
-            for patch in patches:
-                patch.stop()
+    return Points(number, strike).counted()
 
 
 def in_child(body, seconds=30):

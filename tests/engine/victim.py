@@ -3,6 +3,7 @@
 A fork server that has imported everything once starts such a process in milliseconds instead of seconds.
 """
 
+import json
 import multiprocessing
 import os
 import sys
@@ -12,31 +13,66 @@ import rich.table  # noqa: F401  all that the command imports on its way
 import safetensors.torch  # noqa: F401
 import torch
 import torch._dynamo
-import torch.distributed.tensor  # noqa: F401
+import torch.distributed.tensor
 
 from flashgatr.experiments import cli, commands, runs  # noqa: F401
+from flashgatr.experiments.engine import checkpoint
 from flashgatr.experiments.nbody import task  # noqa: F401
 
-from .faults import accident, kill
+from .faults import Points, kill
 
 
-def start(arguments, output, *, kill_at=0):
-    """A process that runs the command; it kills itself at file operation `kill_at`, if there is one."""
+TINY = {
+    "device": "cpu",
+    "model.options.num_blocks": 1,
+    "model.options.hidden_mv_channels": 2,
+    "model.options.hidden_s_channels": 4,
+    "model.options.num_heads": 2,
+    "train.batch_size": 4,
+    "train.steps": 6,
+    "train.validate_every": 3,
+    "train.checkpoint_every": 3,
+    "train.log_every": 1,
+}
+
+
+def assignments(**more):
+    """Settings of a run of half a second, with some changed; a . in a key is written as __."""
+    settings = TINY | {key.replace("__", "."): value for key, value in more.items()}
+    return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+
+
+def changes(**more):
+    """The same as options of the command."""
+    return [x for assignment in assignments(**more) for x in ("--set", assignment)]
+
+
+def start(arguments, output, *, kill_at=0, in_saves=False):
+    """A process that runs the command; it kills itself at file operation `kill_at`, counting all or those of saves."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    process = context.Process(target=_run, args=(arguments, str(output), kill_at))
+    process = context.Process(target=_run, args=(arguments, str(output), kill_at, in_saves))
     process.start()
     return process
 
 
-def _run(arguments, output, kill_at):
+def _run(arguments, output, kill_at, in_saves):
     torch.set_num_threads(1)
     with Path(output).open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.argv = ["flashgatr", *arguments]
-    with accident(kill_at, kill) as points:
-        try:
-            cli.main()
-        finally:
-            print(f"\nfile operations: {points.passed}", flush=True)
+    points = Points(kill_at, kill)
+    if in_saves:
+        save = checkpoint.save
+        checkpoint.save = lambda *args, **kwargs: _watched(points, save, *args, **kwargs)
+        return cli.main()
+    try:
+        return _watched(points, cli.main)
+    finally:
+        Path(output).with_suffix(".points").write_text(str(points.passed))
+
+
+def _watched(points, function, *args, **kwargs):
+    with points.counted():
+        return function(*args, **kwargs)

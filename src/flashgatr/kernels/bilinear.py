@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import BLADES, PGA, Term
+from ..constants import is_transformed
 from ..ops import contract, left_matrix
 
 _FORMS: dict[str, tuple[Term, ...]] = {"product": PGA.product_terms, "join": PGA.join_terms}
@@ -35,13 +36,20 @@ _MATRICES = {key: left_matrix(terms) for key, terms in _TERMS.items()}
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Geometric product of multivectors of one shape."""
-    out: Tensor = trilinear(x, y, "product", 2)
-    return out
+    return _apply(x, y, "product")
 
 
 def join(x: Tensor, y: Tensor) -> Tensor:
     """(x* ∧ y*)* of multivectors of one shape."""
-    out: Tensor = trilinear(x, y, "join", 2)
+    return _apply(x, y, "join")
+
+
+def _apply(x: Tensor, y: Tensor, form: str) -> Tensor:
+    if is_transformed(x) or is_transformed(
+        y
+    ):  # torch.func cannot differentiate registered operators
+        return reference(x, y, form, 2)
+    out: Tensor = trilinear(x, y, form, 2)
     return out
 
 

@@ -132,7 +132,7 @@ def put_moments(
     """Put the optimiser's state back, sharded as the parameters are; the step counts lie where Adam wants them."""
     group, parameters = optimizer.param_groups[0], dict(model.named_parameters())
     on_device = group.get("fused") or group.get("capturable")
-    for key, x in moments.items():
+    for key, x in sorted(moments.items()):  # in one order everywhere: sharding is a joint act
         kind, _, name = key.partition(".")
         if name not in parameters:
             raise ValueError(f"the checkpoint is of another model: it has a parameter {name}")

@@ -252,8 +252,8 @@ class Trainer:
         self._reported = found.state["skipped"]
         self._skipped.fill_(self._reported)
         self._bad_in_a_row.fill_(found.state["bad_in_a_row"])
-        for name, x in found.tensors["ema"].items():
-            self.ema[name].copy_(distributed.like(x, self.ema[name]))
+        for name, x in self.ema.items():
+            x.copy_(distributed.like(found.tensors["ema"][name], x))
 
     def _require_same_run(self, theirs: dict[str, Any]) -> None:
         ours = identity(self.config)

@@ -1,0 +1,98 @@
+"""Two processes (torchrun, gloo) do what one does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flashgatr.experiments.engine import checkpoint as checkpoints
+
+from .toy import lines
+from .worker import alone
+
+ROOT = Path(__file__).parents[2]
+STEPS, NAN = 21, 9
+WHOLE = {
+    "ddp-even": ("ddp", 8, "float32", 1e-6),
+    "ddp-odd": ("ddp", 7, "float64", 1e-12),
+    "fsdp-odd": ("fsdp", 7, "float64", 1e-12),
+}
+
+
+def torchrun(*arguments, seconds=120):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *arguments], cwd=ROOT, env=environment, timeout=seconds, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def settings(folder, strategy, batch_size):
+    few = dict(steps=STEPS, batch_size=batch_size, lr=1e-2, lr_final=1e-3, decay_every=5)
+    few |= dict(log_every=1, checkpoint_every=5, validate_every=5, ema=0.9, strategy=strategy)
+    return {"folder": str(folder), "device": "cpu", "train": few}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same runs by one process and by two; and some by one for 7 steps, then by two for 7 steps."""
+    folder, jobs = tmp_path_factory.mktemp("runs"), []
+    for name, (strategy, batch_size, dtype, _) in WHOLE.items():
+        options = dict(dtype=dtype, nan=NAN)
+        assert alone(settings(folder / f"{name}-alone", strategy, batch_size), **options) == 0
+        jobs.append((settings(folder / name, strategy, batch_size), options))
+    for strategy in ("ddp", "fsdp"):
+        change = settings(folder / f"{strategy}-there-and-back", strategy, 7)
+        assert alone(change, stop=6) == 143
+        jobs.append((change, dict(nan=NAN, stop=13)))
+    done = torchrun("-m", "tests.engine.worker", json.dumps(jobs))
+    assert done.returncode == 0, done.stdout
+    for rank in (0, 1):
+        assert f"exit codes [0, 0, 0, 143, 143] in process {rank}" in done.stdout
+    return folder
+
+
+def table(folder):
+    """What the log and the newest checkpoint say: numbers by name, and the rest."""
+    numbers = {
+        (line["step"], line["kind"], name): x
+        for line in lines(folder)
+        for name, x in line.items()
+        if name not in ("step", "kind") and x is not None
+    }
+    found = checkpoints.load(folder / "checkpoints")
+    numbers[found.step, "best", "score"] = found.state.pop("best_score")
+    del found.state["config"]
+    return numbers, found.state, found.tensors
+
+
+def assert_close(folder, other, limit):
+    """The same losses in every step, and the same state at the end."""
+    (numbers, state, tensors), (numbers_2, state_2, tensors_2) = table(folder), table(other)
+    assert numbers == pytest.approx(numbers_2, rel=0, abs=limit)
+    assert len([name for _, _, name in numbers if name == "loss"]) == 20
+    assert (NAN + 1, "skipped", "updates") in numbers
+    assert state == state_2
+    assert {group: set(x) for group, x in tensors.items()} == {
+        group: set(x) for group, x in tensors_2.items()
+    }
+    if limit < 1e-8:  # Adam makes more of rounding in weights whose gradients vanish
+        torch.testing.assert_close(tensors, tensors_2, rtol=0, atol=1e3 * limit)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_two_processes_train_as_one(runs, name):
+    assert_close(runs / name, runs / f"{name}-alone", WHOLE[name][-1])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_run_goes_on_with_another_number_of_processes(runs, strategy):
+    folder = runs / f"{strategy}-there-and-back"
+    assert checkpoints.load(folder / "checkpoints").step == 14
+    assert alone(settings(folder, strategy, 7)) == 0
+    assert_close(folder, runs / f"{strategy}-odd-alone", 1e-12)
