@@ -26,7 +26,7 @@ def indices(values: tuple[int, ...], like: Tensor) -> Tensor:
     return _make(values, torch.int64, like)
 
 
-def is_transformed(x: Tensor) -> bool:
+def is_wrapped(x: Tensor) -> bool:
     """Whether x lives inside a transform of torch.func (vmap, grad), where its numbers cannot be read."""
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
@@ -39,6 +39,6 @@ def _make(values: Any, dtype: torch.dtype, like: Tensor) -> Tensor:
     if found is None:
         with torch.inference_mode(False):
             found = torch.tensor(values, dtype=dtype, device=like.device)
-        if type(found) is Tensor and not is_transformed(found):
+        if type(found) is Tensor and not is_wrapped(found):
             _cache[key] = found
     return found

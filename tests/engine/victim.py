@@ -21,7 +21,6 @@ from flashgatr.experiments.nbody import task  # noqa: F401
 
 from .faults import Points, kill
 
-
 TINY = {
     "device": "cpu",
     "model.options.num_blocks": 1,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import BLADES, PGA, Term
-from ..constants import is_transformed
+from ..constants import is_wrapped
 from ..ops import contract, left_matrix
 
 _FORMS: dict[str, tuple[Term, ...]] = {"product": PGA.product_terms, "join": PGA.join_terms}
@@ -45,9 +45,7 @@ def join(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _apply(x: Tensor, y: Tensor, form: str) -> Tensor:
-    if is_transformed(x) or is_transformed(
-        y
-    ):  # torch.func cannot differentiate registered operators
+    if is_wrapped(x) or is_wrapped(y):  # torch.func cannot differentiate registered operators
         return reference(x, y, form, 2)
     out: Tensor = trilinear(x, y, form, 2)
     return out
