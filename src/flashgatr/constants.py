@@ -28,6 +28,8 @@ def indices(values: tuple[int, ...], like: Tensor) -> Tensor:
 
 def is_wrapped(x: Tensor) -> bool:
     """Whether x lives inside a transform of torch.func (vmap, grad), where its numbers cannot be read."""
+    if torch.compiler.is_compiling():
+        return False  # a compiler sees through the transform
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 

@@ -121,7 +121,7 @@ OTHERS = {
     "data.train_samples=5": "data.train_samples was 0, is 5",
 }
 SAME = [
-    "folder=elsewhere", "device=auto", "data.folder=elsewhere", "train.checkpoint_every=2",
+    "folder=elsewhere", "device=cpu", "data.folder=elsewhere", "train.checkpoint_every=2",
     "train.keep_checkpoints=5", "train.log_every=3", "train.max_bad_steps=3", "train.strategy=ddp",
 ]  # fmt: skip
 

@@ -29,15 +29,18 @@ class Network(nn.Module):
 
 
 class Toy:
-    """`poison`: value of the inputs of some steps' batches.  `scores`: what validation says, in turn.
+    """The task, with accidents.
+
+    `poison`: value of the inputs of some steps' batches.  `scores`: what validation says, in turn.
     `signals`: step → signal that this process gets while that step's batch is made.
     """
 
-    def __init__(self, *, samples=64, dropout=0.0, poison=None, scores=None, signals=None):
+    samples = 64
+
+    def __init__(self, *, dropout=0.0, poison=None, scores=None, signals=None, device=CPU):
         torch.manual_seed(0)
         self.model = Network(dropout)
-        self.samples = samples
-        self.x = torch.randn(samples, 3)
+        self.x = torch.randn(self.samples, 3).to(device)
         self.y = self.x.square().sum(-1, keepdim=True)
         self.poison, self.scores, self.signals = poison or {}, scores, signals or {}
         self.validated = []
@@ -47,7 +50,8 @@ class Toy:
         step = self.trainer.step
         if step in self.signals:
             os.kill(os.getpid(), self.signals[step])
-        return self.x[indices] * self.poison.get(step, 1.0), self.y[indices]
+        mine = indices.to(self.x.device)
+        return self.x[mine] * self.poison.get(step, 1.0), self.y[mine]
 
     def loss(self, model, batch):
         x, y = batch
@@ -62,7 +66,7 @@ class Toy:
 
     def evaluate(self, model):
         with torch.no_grad():  # with random numbers, as a sampling task would
-            return {"loss": model(self.x + torch.randn(self.samples, 3)).square().mean().item()}
+            return {"loss": model(self.x + torch.randn_like(self.x)).square().mean().item()}
 
 
 def settings(folder, seed=0, **train):
@@ -70,7 +74,7 @@ def settings(folder, seed=0, **train):
     few = dict(steps=20, batch_size=8, lr=1e-2, lr_final=1e-3, decay_every=5, log_every=1)
     few |= dict(checkpoint_every=5, validate_every=5)
     return RunConfig(
-        folder=str(folder), seed=seed, device="cpu", train=TrainConfig(**(few | train))
+        folder=str(folder), seed=seed, device="auto", train=TrainConfig(**(few | train))
     )
 
 

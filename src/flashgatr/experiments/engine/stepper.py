@@ -73,7 +73,8 @@ class Stepper:
         if not self._wants_graph:
             return self._eager(batch, weight)
         if self._captured is None:
-            self._captured = self._capture(batch)
+            with torch.random.fork_rng([self.world.device]):  # this step draws as all later ones do
+                self._captured = self._capture(batch)
         if [x.shape for x in batch] != [x.shape for x in self._buffers]:
             raise ValueError(
                 "cuda_graph needs batches of one shape, got "

@@ -1,0 +1,29 @@
+"""Stopping and going on, on a GPU: step by step, and with the step as one CUDA graph."""
+
+import signal
+
+import pytest
+import torch
+
+from flashgatr.experiments.engine.distributed import World
+
+from .toy import train
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_is_not(tmp_path, graph):
+    device = torch.device("cuda:0")
+    options = dict(dropout=0.3, device=device, poison={6: torch.nan})
+    changes = dict(world=World(0, 1, device), ema=0.9, cuda_graph=graph)
+    expected = train(tmp_path / "whole", toy=options, **changes)
+    for step in (0, 11):
+        with pytest.raises(SystemExit):
+            train(tmp_path / "parts", toy=options | dict(signals={step: signal.SIGTERM}), **changes)
+    found = train(tmp_path / "parts", toy=options, **changes)
+    torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-5, atol=1e-6)
+    assert found.summary["skipped"] == 1
