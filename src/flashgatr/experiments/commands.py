@@ -151,7 +151,7 @@ def sweep(
 
 def bench(
     name: Annotated[
-        str, typer.Argument(help="equivariance, simulator, training-step or all.")
+        str, typer.Argument(help="equivariance, simulator, training-step, nbody-labels or all.")
     ] = "all",
 ) -> None:
     """Measure, print and record under benchmarks/results/."""

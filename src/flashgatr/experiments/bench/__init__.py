@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-NAMES = ("equivariance", "simulator", "training-step")
+NAMES = ("equivariance", "simulator", "training-step", "nbody-labels")
 
 
 def run(name: str) -> None:
