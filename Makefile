@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	$(BIN)/flashgatr demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=95

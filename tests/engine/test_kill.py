@@ -28,9 +28,9 @@ class Runs:
     """Runs of one configuration, and what the uninterrupted one gave."""
 
     def __init__(self, folder):
-        self.folder, self.number = folder, 0
+        self.folder = folder
         data.generate(folder / "data", train=64, others=16, workers=1)
-        self.start("first", kill_at=1).join()  # starts the fork server
+        self.start("first", kill_at=1).join(60)  # starts the fork server
         began = time.monotonic()
         code, output = self.go_on("whole")
         assert code == 0, output
@@ -49,7 +49,8 @@ class Runs:
         process.join(kill_after)
         process.kill()
         process.join()
-        return process.exitcode, (self.folder / f"{name}.txt").read_text()
+        output = self.folder / f"{name}.txt"
+        return process.exitcode, output.read_text() if output.exists() else ""
 
     def outcome(self, name):
         folder = self.folder / name
@@ -71,7 +72,7 @@ class Runs:
         found = dict(kills=0, inside_a_save=0, runs=0)
         while found["kills"] < kills:
             found["runs"] += 1
-            name, code = f"run-{found['runs']}", -9
+            name, code = f"{found['runs']} of {kills} kills", -9
             while code:
                 way = next(ways)() if found["kills"] < kills else {}
                 before = self.leftovers(name)

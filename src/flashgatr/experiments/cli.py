@@ -120,9 +120,9 @@ def show_parameters() -> None:
     _table("Presets: GATr.from_preset(name), AxialGATr.from_preset(name)", columns, lines)
 
 
-def show_results(results: dict[str, dict[str, float]], title: str) -> None:
-    """Print the metrics of one run, a line per evaluation set."""
-    columns = ["set", "mse", "median", "90 % quantile", "without worst 1 %", "systems"]
+def show_results(results: dict[str, dict[str, float]], title: str, of: str = "set") -> None:
+    """Print metrics, a line per evaluation set of one run, or per model on one set."""
+    columns = [of, "mse", "median", "90 % quantile", "without worst 1 %", "systems"]
     keys = ["mse", "median", "q90", "trimmed"]
     lines = [
         [name, *(f"{found[key]:.3e}" for key in keys), str(int(found["systems"]))]

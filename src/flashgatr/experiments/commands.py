@@ -36,8 +36,24 @@ def options(
 
 def register(app: typer.Typer) -> None:
     app.callback()(options)
-    for command in (data, train, evaluate, report, sweep, bench, convert, doctor, parameters):
+    for command in (demo, data, train, evaluate, report, sweep, bench, convert, doctor, parameters):
         app.command(name={"evaluate": "eval"}.get(command.__name__))(command)
+
+
+def demo(
+    folder: Folder = Path("runs/demo"),
+    steps: Annotated[int, typer.Option(help="Training steps of each model.")] = 0,
+) -> None:
+    """Train a small GATr and a Transformer on the n-body task, compare them, write a report."""
+    from . import demo as demonstration
+    from .nbody.task import SETS
+    from .report import write
+
+    results = demonstration.run(folder, steps or demonstration.STEPS)
+    for where in SETS:
+        found = {name: sets[where] for name, sets in results.items()}
+        cli.show_results(found, f"squared error on {where}", of="model")
+    typer.echo(f"report: {write([folder], folder / 'report')}")
 
 
 def data(
