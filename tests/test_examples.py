@@ -14,11 +14,11 @@ def run(name, *arguments, cwd):
     return done.stdout
 
 
-def test_demo_trains_checks_moves_saves_and_reloads(tmp_path):
-    output = run("demo.py", "--steps", "8", cwd=tmp_path)
+def test_centre_of_mass_trains_checks_moves_saves_and_reloads(tmp_path):
+    output = run("centre_of_mass.py", "--steps", "8", cwd=tmp_path)
     assert "prediction for the moved scene" in output
     assert "the same prediction, bit for bit" in output
-    files = sorted(file.name for file in (tmp_path / "runs" / "demo").iterdir())
+    files = sorted(file.name for file in (tmp_path / "runs" / "centre_of_mass").iterdir())
     assert files == ["config.json", "model.safetensors"]
 
 

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr import LoadError
-from flashgatr.experiments import cli, drawing, report, runs
+from flashgatr.experiments import cli, drawing, page, report, runs
 from flashgatr.experiments.config import (
     DataConfig,
     ModelConfig,
@@ -323,4 +323,4 @@ def test_drawn_paths_end_where_the_data_say_and_models_see_them(trained):
         assert distance.min() < 1e-9
         assert list(scene.predictions) == ["GATr", "Transformer"]
         error = ((scene.predictions["GATr"] - targets[distance.argmin()]) ** 2).mean()
-        assert scene.title.endswith(drawing.short(error, 1))
+        assert scene.title.endswith(page.short(error, 1))

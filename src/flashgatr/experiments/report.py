@@ -23,7 +23,7 @@ import torch
 
 from .. import LoadError, __version__, io
 from . import config as configuration
-from . import drawing, runs, toml
+from . import drawing, page, runs, toml
 from .config import RunConfig
 from .drawing import METRICS, PICTURES, SETS, Curve, Scene
 from .engine import log
@@ -95,7 +95,7 @@ def write(paths: list[Path], out: Path) -> Path:
             (out / name).unlink(missing_ok=True)  # it would be an earlier report's
     text = json.dumps(_finite(report), indent=1, ensure_ascii=False, allow_nan=False)
     configuration.write_atomically(out / "report.json", text + "\n")
-    configuration.write_atomically(out / "report.html", drawing.page(report, pictures))
+    configuration.write_atomically(out / "report.html", page.page(report, pictures))
     return out / "report.html"
 
 
@@ -378,7 +378,7 @@ def _scenes(found: list[Run], sets: Described) -> list[Scene]:
         _, paths = evolve(state, described.settings, keep=1)
         seen = {label: places[one].numpy() for label, places in predictions.items()}
         scenes.append(
-            Scene(f"{title}: {drawing.short(float(errors[one]), 1)}", state.mass[0], paths[0], seen)
+            Scene(f"{title}: {page.short(float(errors[one]), 1)}", state.mass[0], paths[0], seen)
         )
     return scenes
 

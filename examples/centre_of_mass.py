@@ -3,7 +3,7 @@
 The task: where will the centre of mass of a handful of moving bodies be, one unit of time from now? The network sees
 positions (points), velocities (directions) and masses (scalars), and answers with one point per set of bodies.
 
-    python examples/demo.py [--steps 240] [--folder runs/demo]
+    python examples/centre_of_mass.py [--steps 240] [--folder runs/centre_of_mass]
 """
 
 import argparse
@@ -75,7 +75,7 @@ def train(net, steps, generator):
 def main():
     parser = argparse.ArgumentParser(description="Train a small GATr from end to end.")
     parser.add_argument("--steps", type=int, default=240)
-    parser.add_argument("--folder", default="runs/demo", help="where to save the network")
+    parser.add_argument("--folder", default="runs/centre_of_mass", help="where to save the network")
     options = parser.parse_args()
     start = time.perf_counter()
     torch.manual_seed(0)
