@@ -20,10 +20,10 @@ demo: $(READY)
 	$(BIN)/flashgatr demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=95
+	$(BIN)/python -m pytest -n auto -m "not slow and not gpu" --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "not gpu"
+	$(BIN)/python -m pytest -n auto -m "not gpu"
 
 test-gpu:
 	$(PYTHON) -m pytest -m gpu

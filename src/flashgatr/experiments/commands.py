@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -104,18 +105,18 @@ def train(
     from . import config as configuration
     from . import runs
 
-    if resume and config is None and folder is not None and (folder / "config.toml").is_file():
-        settings = runs.load_config(folder)
+    if resume and config is None and folder is not None:
+        settings = runs.load_config(cli.run_folder(folder))
     else:
         settings = configuration.load(config) if config else configuration.RunConfig()
-        settings = configuration.override(settings, [f"experiment='{experiment}'"])
+        settings = replace(settings, experiment=experiment)
     if folder is not None:
-        settings = configuration.override(settings, [f"folder='{folder}'"])
+        settings = replace(settings, folder=str(folder))
     settings = configuration.override(settings, change or [])
     summary = runs.train(settings, resume=resume)
-    cli.show_results(
-        summary["results"], f"{settings.model.name}: weights of step {summary['best_step']}"
-    )
+    best = settings.train.restore_best and summary["best_score"] is not None
+    step = summary["best_step"] if best else summary["step"]
+    cli.show_results(summary["results"], f"{settings.model.name}: weights of step {step}")
 
 
 def evaluate(

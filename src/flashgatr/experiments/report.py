@@ -167,7 +167,7 @@ def _labelled(found: list[Run], sets: Described) -> list[Run]:
         own = _compared(run.config)
         alike = [_compared(r.config) for r in found if r.config.model.name == run.config.model.name]
         differ = {
-            key: toml._value(own[key]) if key in own else "default"
+            key: toml.literal(own[key]) if key in own else "default"
             for key in dict.fromkeys(key for other in alike for key in other)
             if any(other.get(key) != own.get(key) for other in alike)
         }
@@ -317,7 +317,7 @@ def assignments(config: RunConfig) -> list[str]:
     """KEY=VALUE for each setting that makes a model and has not its default."""
     default = _compared(RunConfig())
     return [
-        f"{key}={value if key == 'model.name' else toml._value(value)}"
+        f"{key}={value if key == 'model.name' else toml.literal(value)}"
         for key, value in _compared(config).items()
         if value != default.get(key)
     ]

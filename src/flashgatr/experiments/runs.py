@@ -5,7 +5,6 @@ config.toml   log.jsonl   checkpoints/   model/ (config.json, model.safetensors)
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,14 +73,16 @@ def _alone(folder: Path, world: World) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
+            import fcntl
+
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
                 f"another process is training in {folder}; wait for it to end, or choose another "
                 "folder"
             ) from error
-        except OSError:
-            pass  # a file system without locks
+        except (ImportError, OSError):
+            pass  # a system or a file system without such locks
         yield
 
 

@@ -12,17 +12,20 @@ Each run has its own folder, named after its values; finished ones are kept, sta
 from __future__ import annotations
 
 import itertools
-import json
+import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from . import config as configuration
+from . import toml
 from .config import ConfigError, RunConfig
 from .engine.trainer import TrainingError, fingerprint
 from .results import record
@@ -65,9 +68,9 @@ def _runs(base: RunConfig, grid: dict[str, Any], folder: Path) -> Iterator[Plann
         name = (
             "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in chosen.items()) or "run"
         )
-        settings = {**chosen, "folder": str(folder / name)}
-        assignments = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        yield Planned(name, chosen, configuration.override(base, assignments))
+        assignments = [f"{key}={toml.literal(value)}" for key, value in chosen.items()]
+        config = replace(configuration.override(base, assignments), folder=str(folder / name))
+        yield Planned(name, chosen, config)
 
 
 def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -> None:
@@ -79,24 +82,41 @@ def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -
             say(run.name)
             train(run.config, resume=True)
         return
-    with ThreadPoolExecutor(jobs) as pool:
-        failed = [
-            run.name
-            for run, code in zip(open_runs, pool.map(_apart, open_runs), strict=True)
-            if code
-        ]
+    with ThreadPoolExecutor(jobs) as pool, _children_stop_with_us() as children:
+        codes = list(pool.map(lambda run: _apart(run, children), open_runs))
+    failed = [run.name for run, code in zip(open_runs, codes, strict=True) if code]
     if failed:
         raise TrainingError(f"these runs failed, see log.txt in their folders: {', '.join(failed)}")
 
 
-def _apart(run: Planned) -> int:
+def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
     """Train one run in its own process; its output goes to log.txt in its folder."""
     folder = Path(run.config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     configuration.save(run.config, folder / "config.toml")
     command = [sys.executable, "-m", "flashgatr", "train", "--resume", "--folder", str(folder)]
     with (folder / "log.txt").open("a") as log:
-        return subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
+        child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        children.add(child)
+        return child.wait()
+
+
+@contextmanager
+def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
+    """Whatever ends this process in an orderly way ends the runs it started, after a checkpoint each."""
+    children: set[subprocess.Popen[bytes]] = set()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield children
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        for child in children:
+            if child.poll() is None:
+                child.terminate()
 
 
 def record_results(runs: list[Planned], recipe: str) -> int:

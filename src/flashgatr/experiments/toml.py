@@ -124,7 +124,7 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
     """Values of a table first, then the tables in it under their own headings."""
     for key, value in table.items():
         if not isinstance(value, dict):
-            yield f"{_key(key)} = {_value(value)}"
+            yield f"{_key(key)} = {literal(value)}"
     for key, value in table.items():
         if isinstance(value, dict):
             inner = (*path, _key(key))
@@ -132,16 +132,17 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
             yield from _lines(value, inner)
 
 
-def _value(value: Any) -> str:
+def literal(value: Any) -> str:
+    """A value as TOML writes it."""
     match value:
         case bool():
             return "true" if value else "false"
         case str():
             return _quote(value)
         case list():
-            return f"[{', '.join(map(_value, value))}]"
+            return f"[{', '.join(map(literal, value))}]"
         case dict():
-            pairs = (f"{_key(key)} = {_value(x)}" for key, x in value.items())
+            pairs = (f"{_key(key)} = {literal(x)}" for key, x in value.items())
             return f"{{{', '.join(pairs)}}}"
     return repr(value)
 
