@@ -1,16 +1,26 @@
 """The documentation is true: its code runs, its links lead somewhere, its maps show what there is."""
 
+import json
 import re
 import shutil
+import statistics
 import warnings
+from dataclasses import fields
 from pathlib import Path
 
 import matplotlib
 import pytest
 import torch
+import typer
 from matplotlib import pyplot
 
-from flashgatr.experiments import cli
+from flashgatr.experiments import cli, config, registry, toml
+from flashgatr.experiments.bench import NAMES
+from flashgatr.experiments.engine.trainer import identity
+from flashgatr.experiments.nbody import data
+from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
+from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
+from flashgatr.experiments.report import REFERENCE
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -23,12 +33,18 @@ matplotlib.use("Agg")
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty working folder with the file of weights that the pages speak of."""
+    """An empty working folder with the file of weights that the pages speak of.
+
+    One thread: small tensors gain nothing from more, and wait for them when the machine is busy.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     weights = ROOT / "tests" / "goldens" / "gatr_multi_query.safetensors"
     shutil.copy(weights, tmp_path / "original.safetensors")
     monkeypatch.chdir(tmp_path)
     yield
     pyplot.close("all")
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -63,12 +79,19 @@ def test_links_lead_to_files(page):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_map_names_every_source_file():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    source = ROOT / "src" / "flashgatr"
-    for file in source.rglob("*.py"):
-        if file.relative_to(source).parts[0] != "experiments" and file.name != "__init__.py":
-            assert f" {file.name} " in text, f"docs/architecture.md does not mention {file.name}"
+def test_the_map_shows_the_source_files_and_no_others():
+    shown, folders = set(), {}
+    for line in section("architecture", "The source, in reading order").splitlines():
+        if match := re.fullmatch(r"( {4,})([\w/]+(?:/|\.py))(?: .*)?", line):
+            depth = len(match[1])
+            folders = {d: name for d, name in folders.items() if d < depth}
+            if match[2].endswith("/"):
+                folders[depth] = match[2]
+            else:
+                shown.add("".join([*folders.values(), match[2]]))
+    files = (ROOT / "src" / "flashgatr").rglob("*.py")
+    paths = {str(file.relative_to(ROOT)) for file in files if file.name != "__init__.py"}
+    assert shown - {"src/flashgatr/__init__.py"} == paths
 
 
 def test_the_reference_names_every_public_name():
@@ -85,3 +108,231 @@ def test_the_page_shows_what_the_command_counts():
     for row in cli.rows():
         line = rf"^{row.preset} .*{row.network.__name__} .* {row.parameters:,} "
         assert re.search(line, text, re.MULTILINE), row.preset
+
+
+# ---- the command line ----
+
+
+def section(page, title):
+    """The part of a page below a heading, up to the next one of the same or a higher level."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    found = re.search(rf"^(#+) {re.escape(title)}$\n", text, re.MULTILINE)
+    assert found, f"docs/{page}.md has no section {title!r}"
+    rest = text[found.end() :]
+    after = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: after.start()] if after else rest
+
+
+def _default(option):
+    if option.is_flag:
+        return "off"
+    return "" if option.default is None else f"`{option.default}`"
+
+
+def test_the_page_has_every_subcommand_with_its_options_and_defaults():
+    commands = typer.main.get_command(cli.application()).commands
+    assert re.findall(r"^### (\w+)$", section("cli", "Subcommands"), re.MULTILINE) == [*commands]
+    for name, command in commands.items():
+        options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
+        rows = [f"{', '.join(f'`{x}`' for x in p.opts)} | {_default(p)}".strip() for p in options]
+        found = re.findall(r"^\| (`-.*?) *\|[^|]*\|$", section("cli", name), re.MULTILINE)
+        assert found == rows, name
+    for name in NAMES:
+        assert f"`{name}`" in section("cli", "bench")
+
+
+def test_the_page_has_every_setting_with_its_default():
+    fixed = identity(config.RunConfig()).keys()
+    tables = {"The run": config.RunConfig}
+    for part in (config.ModelConfig, config.DataConfig, config.TrainConfig):
+        tables[f"[{part.table}]"] = part
+    for title, part in tables.items():
+        rows = []
+        for field in fields(part):
+            value = getattr(part(), field.name)
+            if not isinstance(value, config.Section):
+                key = part._path(field.name)
+                value = list(value) if isinstance(value, tuple) else value
+                mark = "" if key in fixed else " °"
+                rows.append(f"`{key}`{mark} | `{toml.literal(value)}`")
+        assert re.findall(r"^\| (`.*?) \|[^|]*\|$", section("cli", title), re.MULTILINE) == rows
+
+
+def test_the_page_has_every_recipe():
+    text = section("cli", "Recipes")
+    assert set(re.findall(r"^\| `(recipes/\S+)`", text, re.MULTILINE)) == {
+        str(file.relative_to(ROOT)) for file in (ROOT / "recipes").iterdir()
+    }
+
+
+# ---- measured figures ----
+
+
+def measured(benchmark, metric, *, model="gatr", machine="", **settings):
+    """The latest value in benchmarks/results that was recorded with these settings."""
+    lines = (ROOT / "benchmarks" / "results" / f"{benchmark}.jsonl").read_text().splitlines()
+    for line in map(json.loads, reversed(lines)):
+        told = {**line["settings"], "metric": line["metric"], "model": line["model"]}
+        wanted = {**settings, "metric": metric, "model": model}
+        if machine in line["machine"] and wanted.items() <= told.items():
+            return line["value"]
+    raise AssertionError(f"benchmarks/results/{benchmark}.jsonl has no {metric} for {settings}")
+
+
+def _row(*cells):
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+METRICS = ("mse", "median", "q90", "trimmed")
+NETWORKS = {"gatr": "GATr", "transformer": "Transformer", "mlp": "MLP"}
+PLACES = {
+    "eval": "`eval`",
+    "eval_moved": "`eval`, moved",
+    "more_bodies": "`more_bodies`",
+    "translated": "`translated`",
+}
+
+
+def _seeds(metric, model="gatr", where="eval"):
+    """What three runs of the recipe gave."""
+    chosen = dict(recipe="nbody_readme", set=where, machine="H200")
+    return [measured("nbody-accuracy", metric, model=model, seed=k, **chosen) for k in range(3)]
+
+
+def beside_the_readme():
+    for name, theirs in REFERENCE["mse"].items():
+        model = {v: k for k, v in NETWORKS.items()}.get(name)
+        ours = "–", "–"
+        if model:
+            values = _seeds("mse", model)
+            ours = f"{statistics.mean(values):.5f}", ", ".join(f"{x:.5f}" for x in values)
+        yield _row(name, f"{theirs:.4f}", *ours)
+
+
+def on_all_sets():
+    for model, name in NETWORKS.items():
+        for where, place in PLACES.items():
+            if model == "mlp" and where == "more_bodies":
+                yield _row(name, place, *"––––")
+            else:
+                means = (statistics.mean(_seeds(metric, model, where)) for metric in METRICS)
+                yield _row(name, place, *(f"{x:.2e}" for x in means))
+
+
+def _limits(metric, **settings):
+    return measured("nbody-limits", metric, recipe="nbody_readme", seed=0, set="eval", **settings)
+
+
+ENCOUNTERS = {
+    (0, 0.003): (30, "below 0.003"),
+    (0.003, 0.01): (37, "0.003 to 0.01"),
+    (0.01, 0.03): (70, "0.01 to 0.03"),
+    (0.03, 0.1): (280, "0.03 to 0.1"),
+    (0.1, None): (4583, "0.1 and more"),
+}
+
+
+def by_encounter():
+    for (low, high), (systems, label) in ENCOUNTERS.items():
+        chosen = dict(closest_from=low, closest_to=high, systems=systems)
+        share, mse = _limits("share of mse", **chosen), _limits("mse", **chosen)
+        yield _row(label, f"{systems:,}", f"{100 * share:.1f} %", f"{mse:.2e}")
+
+
+def by_the_worst():
+    for worst in (1, 5, 10, 50):
+        yield _row(worst, f"{100 * _limits('share of mse', worst=worst):.0f} %")
+
+
+def of_the_labels():
+    fine = [
+        measured("nbody-labels", metric, model="fine integration", set="eval", finer=200)
+        for metric in METRICS
+    ]
+    yield _row("leapfrog, 200 times finer steps", *(f"{x:.2e}" for x in fine))
+    yield _row("GATr, mean of three seeds", *(f"{statistics.mean(_seeds(m)):.2e}" for m in METRICS))
+
+
+def of_the_steps():
+    same = dict(machine="H200", batch=64, items=4, precision="float32")
+    for model, name in NETWORKS.items():
+        times = (
+            measured("nbody-step", "time", model=model, cuda_graph=graph, compile=compiled, **same)
+            for graph, compiled in ((False, False), (True, False), (True, True))
+        )
+        yield _row(name, *(f"{x:.2f}" for x in times))
+
+
+def of_the_precision():
+    for dtype in ("float64", "float32", "bfloat16 autocast"):
+        for recenter in (True, False):
+            errors = (
+                measured(
+                    "equivariance", "invariant error, max/std", machine="H200",
+                    dtype=dtype, recenter=recenter, distance=distance,
+                )
+                for distance in (0.0, 1e2, 1e3, 1e4)
+            )  # fmt: skip
+            yield _row(dtype, "yes" if recenter else "no", *(f"{x:.1e}" for x in errors))
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "rows"),
+    [
+        ("nbody", "Beside the authors' README", beside_the_readme),
+        ("nbody", "On all sets", on_all_sets),
+        ("nbody", "What it costs", of_the_steps),
+        ("nbody", "Which systems", by_encounter),
+        ("nbody", "Which systems", by_the_worst),
+        ("nbody", "What the labels are worth", of_the_labels),
+        ("precision", "Measured", of_the_precision),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_the_tables_are_those_of_the_results(page, title, rows):
+    assert "\n".join(rows()) in section(page, title)
+
+
+def test_the_sentences_about_the_results_are_true():
+    text = " ".join((ROOT / "docs" / "nbody.md").read_text().split())
+    sets = [_limits("mse", data_seed=k) for k in range(10)]
+    mean, deviation = statistics.mean(sets), statistics.stdev(sets)
+    assert f"{mean:.2e} with a standard deviation of {deviation:.2e}" in text
+    assert f"from {min(sets):.2e} to {max(sets):.2e}" in text
+    assert f"{_limits('mse', data_seed=0):.2e} on the set of the table" in text
+    moved = max(
+        abs(there / here - 1)
+        for here, there in zip(_seeds("mse"), _seeds("mse", where="eval_moved"), strict=True)
+    )
+    assert f"by {moved:.0e} of itself at most" in text
+    close = list(ENCOUNTERS.items())[:2]
+    share = sum(
+        _limits("share of mse", closest_from=low, closest_to=high) for (low, high), _ in close
+    )
+    systems = sum(number for _, (number, _) in close)
+    assert f"{systems} systems of 5,000 hold {100 * share:.0f} % of the squared error" in text
+    between = sum(_limits("share of mse", closest_from=low) for low in (0.01, 0.03))
+    assert f"hold {100 * between:.1f} % of the squared error" in text
+    fine = measured("nbody-labels", "trimmed", model="fine integration", finer=200)
+    assert f"a factor of {statistics.mean(_seeds('trimmed')) / fine:.0f} above" in text
+    more, same = (statistics.mean(_seeds("median", where=w)) for w in ("more_bodies", "eval"))
+    assert f"median grows by a factor of {more / same:.0f}" in text
+    rate = measured("simulator-rate", "rate", model="gravity", workers=2)
+    assert f"{rate / 1000:.0f},000 systems per second" in text
+
+
+def test_the_page_describes_the_data_and_the_models():
+    text = section("nbody", "The data")
+    for name, values in PRESETS.items():
+        settings = Gravity(**values)
+        row = name, settings.steps, settings.step_size, settings.integrator, settings.time
+        assert _row(f"`{row[0]}`", row[1], f"{row[2]:g}", f"`{row[3]}`", f"{row[4]:g}") in text
+    for name, changes in data.SETS.items():
+        count = 100_000 if name == "train" else 5_000
+        assert f"| `{name}` | {count:,} | {Gravity(**changes).bodies} |" in text
+    text = section("nbody", "The models")
+    for model, name in NETWORKS.items():
+        with torch.device("meta"):
+            network = registry.build("nbody", model, {})
+        number = sum(p.numel() for p in network.parameters())
+        assert re.search(rf"^\| {name} \|.*\| {number:,} \|$", text, re.MULTILINE), (name, number)

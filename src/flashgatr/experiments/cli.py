@@ -131,8 +131,12 @@ def show_results(results: dict[str, dict[str, float]], title: str, of: str = "se
     _table(title, columns, lines)
 
 
+def is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file()
+
+
 def run_folder(path: Path) -> Path:
-    if not (path / "config.toml").is_file():
+    if not is_run(path):
         raise LoadError(
             f"{path} is not a run: it has no config.toml; make one with flashgatr train"
         )

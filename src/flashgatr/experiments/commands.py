@@ -98,16 +98,19 @@ def train(
     ] = None,
     change: Changes = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in the folder.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue the run in the folder (or start it, if settings are given)."
+        ),
     ] = False,
 ) -> None:
     """Train a model. Stop it any time; --resume goes on as if nothing had happened."""
     from . import config as configuration
     from . import runs
 
-    if resume and config is None and folder is not None:
+    if resume and config is None and folder is not None and (not change or cli.is_run(folder)):
         settings = runs.load_config(cli.run_folder(folder))
-    else:
+    else:  # with settings given, --resume means: start it, or continue it
         settings = configuration.load(config) if config else configuration.RunConfig()
         settings = replace(settings, experiment=experiment)
     if folder is not None:
