@@ -47,6 +47,16 @@ def folder(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
+def section(page, title):
+    """The part of a page below a heading, up to the next one of the same or a higher level."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    found = re.search(rf"^(#+) {re.escape(title)}$\n", text, re.MULTILINE)
+    assert found, f"docs/{page}.md has no section {title!r}"
+    rest = text[found.end() :]
+    after = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: after.start()] if after else rest
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_runs(page, folder):
     """All blocks of a page, in order, in one namespace."""
@@ -111,16 +121,6 @@ def test_the_page_shows_what_the_command_counts():
 
 
 # ---- the command line ----
-
-
-def section(page, title):
-    """The part of a page below a heading, up to the next one of the same or a higher level."""
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    found = re.search(rf"^(#+) {re.escape(title)}$\n", text, re.MULTILINE)
-    assert found, f"docs/{page}.md has no section {title!r}"
-    rest = text[found.end() :]
-    after = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
-    return rest[: after.start()] if after else rest
 
 
 def _default(option):

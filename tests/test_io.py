@@ -14,6 +14,10 @@ OPTIONS = dict(
 )  # fmt: skip
 
 
+class _Sharded(torch.Tensor):
+    pass
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_network_comes_back_bit_for_bit(tmp_path, dtype):
     net = GATr(**OPTIONS, learned_weights="all").to(dtype)
@@ -58,6 +62,8 @@ def test_our_writer_writes_what_the_library_reads():
     for name, x in state.items():
         assert torch.equal(again[name], x)
         assert again[name].dtype == x.dtype
+    with pytest.raises(TypeError, match="whole tensors"):
+        io.to_safetensors({"x": torch.zeros(1).as_subclass(_Sharded)})
     with pytest.raises(TypeError, match="complex64"):
         io.to_safetensors({"x": torch.zeros(1, dtype=torch.complex64)})
 

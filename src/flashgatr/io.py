@@ -117,6 +117,11 @@ def to_safetensors(state: Mapping[str, Tensor]) -> bytes:
     chunks: list[bytes] = []
     start = 0
     for name, tensor in state.items():
+        if type(tensor) not in (Tensor, nn.Parameter):
+            raise TypeError(
+                f"tensor {name} is a {type(tensor).__name__}; save whole tensors (of a sharded network: "
+                "gather them first)"
+            )
         if tensor.dtype not in _NAMES:
             raise TypeError(f"tensor {name} has dtype {tensor.dtype}, which cannot be saved")
         flat = tensor.detach().cpu().contiguous()

@@ -66,7 +66,7 @@ def data(
     preset: Annotated[
         str, typer.Option(help="released (the authors' generator), appendix or main_text.")
     ] = "released",
-    workers: Annotated[int, typer.Option(help="Processes; 0 takes one per core.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
 ) -> None:
     """Generate data. Existing files with the same settings are kept."""
     from .nbody import data as nbody

@@ -16,8 +16,8 @@ from ..nbody.metrics import summarise, system_errors
 from ..nbody.simulate import Gravity, State, evolve
 from ..results import record
 
-FINER = 200
-"""Leapfrog steps per step of the released integrator."""
+FINER = (50, 800, 200)
+"""Leapfrog steps per step of the released integrator. The mean does not converge: encounters are chaotic."""
 
 
 def run() -> None:
@@ -26,15 +26,15 @@ def run() -> None:
         systems = data.load(folder, "eval")
     state = State(*(systems[name].numpy() for name in ("mass", "position", "velocity")))
     released = Gravity()
-    fine = dataclasses.replace(
-        released,
-        steps=FINER * released.steps,
-        step_size=released.step_size / FINER,
-        integrator="leapfrog",
-    )
-    errors = system_errors(torch.from_numpy(evolve(state, fine)), systems["target"])
-    for metric, value in summarise(errors).items():
-        if metric != "systems":
-            settings = dict(set="eval", finer=FINER, integrator="leapfrog")
-            record("nbody-labels", "fine integration", metric, value, "length²", settings)
-            print(f"{metric:>8} {value:.3e}")
+    for finer in FINER:
+        fine = dataclasses.replace(
+            released,
+            steps=finer * released.steps,
+            step_size=released.step_size / finer,
+            integrator="leapfrog",
+        )
+        found = summarise(system_errors(torch.from_numpy(evolve(state, fine)), systems["target"]))
+        for metric in ("mse", "median", "q90", "trimmed"):
+            settings = dict(set="eval", finer=finer, integrator="leapfrog")
+            record("nbody-labels", "fine integration", metric, found[metric], "length²", settings)
+            print(f"{finer:>5} times finer, {metric:>8} {found[metric]:.3e}")

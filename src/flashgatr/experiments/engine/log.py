@@ -77,7 +77,8 @@ class Log:
                 self._board.add_scalar(f"{kind}/{name}", value, step)
         text = f"{kind} " + "  ".join(f"{name} {value:.4g}" for name, value in values.items())
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, text=text if kind == "train" else None)
+            shown = {"text": text} if kind == "train" else {}
+            self._bar.update(self._task, completed=step, **shown)
             if show and kind != "train":
                 self.say(f"step {step}: {text}")
         elif show:
