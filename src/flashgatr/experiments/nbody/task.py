@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import registry
-from ..config import RunConfig
+from ..config import ConfigError, RunConfig
 from . import models
 from .data import load
 from .metrics import summarise, system_errors
@@ -24,6 +24,11 @@ class NBodyTask:
     """Train on `train`, choose by `val`, report on the three evaluation sets."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
+        if config.data.options:
+            raise ConfigError(
+                f"n-body has no data.options, got {', '.join(config.data.options)}; settings of the "
+                "systems are chosen when the data are made (flashgatr data nbody)"
+            )
         self.device = device
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
