@@ -75,6 +75,11 @@ class Sets:
         return self.shape[: len(self.shape) - self.axes]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every sample has the same number of items, all valid."""
+        return self.mask is None and self.offsets is None
+
+    @property
     def max_items(self) -> int:
         """Size of the largest packed sample (reads it from the device unless it was given)."""
         assert self.offsets is not None

@@ -22,6 +22,8 @@ from .algebra import BLADES, E123
 from .batch import Sets
 from .config import GATrConfig, preset
 from .constants import indices
+from .kernels import fused, paths
+from .kernels.rows import from_rows, to_rows
 from .nn import EquiLayerNorm, EquiLinear, GeoMLP, SelfAttention
 from .nn.precision import full_precision, stream_dtype
 from .versors import rescale, translate, working_center
@@ -39,6 +41,10 @@ class Surroundings(NamedTuple):
     sets: Sets
     attention_mask: Any
     """A mask, or None; a pair of those for axial networks."""
+    extra: Tensor | None = None
+    """The input channels for queries and keys as rows, for fused blocks."""
+    is_fused: bool = False
+    """Whether blocks get rows: the residual stream and what is still to be added to it, instead of (mv, s)."""
 
 
 class GATrBlock(nn.Module):
@@ -68,8 +74,12 @@ class GATrBlock(nn.Module):
             epsilon=config.distance_epsilon,
         )
         self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
+        self.plan = fused.block_plan(self)
+        self.weights = fused.Weights()
 
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
+        if around.is_fused:
+            return fused.run_block(self, mv, s, around)
         context = around.reinsert, around.sets, around.attention_mask
         mv, s = _add((mv, s), self.attention(*self.norm(mv, s), *context))
         mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
@@ -126,6 +136,7 @@ class GATr(nn.Module):
             config.out_s_channels,
         )
         self._reference_seen = False
+        self._weights = fused.Weights(), fused.Weights()
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Self:
@@ -204,20 +215,52 @@ class GATr(nn.Module):
         if self.config.length_scale != 1:
             mv = rescale(mv, 1 / self.config.length_scale)
         around = Surroundings(reference, self._reinserted(mv, s), sets, attention_mask)
-
-        with full_precision(mv.device):
-            mv, s = self.linear_in(mv, s)
-        mv, s = self._stream(mv), self._stream(s)
-        mv, s = self._run_blocks(mv, s, around)
-        with full_precision(mv.device):
-            mv, s = self.linear_out(mv, s)
-        mv, s = self._stream(mv), self._stream(s)
+        run = self._run_plain if self.obstacle(mv) else self._run_fused
+        mv, s = run(mv, s, around)
 
         if self.config.length_scale != 1:
             mv = rescale(mv, self.config.length_scale)
         if shift is not None:
             mv = translate(mv, shift)
         return sets.keep(mv), sets.keep(s)
+
+    def obstacle(self, mv: Tensor) -> str | None:
+        """Why the fused kernels cannot run this network on such an input; None if they do."""
+        if self.config.rotary not in (False, (False, False)):
+            return "the fused kernels have no rotary positions"
+        if self.training and self.config.dropout:
+            return "the fused kernels have no dropout"
+        block = self.blocks[0]
+        assert isinstance(block, GATrBlock)
+        return paths.obstacle(mv, self.linear_in.weight, block.plan.heads.features)
+
+    def _run_plain(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
+        with full_precision(mv.device):
+            mv, s = self.linear_in(mv, s)
+        mv, s = self._stream(mv), self._stream(s)
+        mv, s = self._run_blocks(mv, s, around)
+        with full_precision(mv.device):
+            mv, s = self.linear_out(mv, s)
+        return self._stream(mv), self._stream(s)
+
+    def _run_fused(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
+        """The same on rows."""
+        items = mv.shape[:-2]
+        dtype = paths.compute_dtype(self.linear_in.weight)
+        c = self.config
+        reinserts = c.reinsert_mv_channels or c.reinsert_s_channels
+        around = around._replace(
+            reference=around.reference.expand(items).reshape(-1).contiguous(),
+            extra=to_rows(*around.reinsert).to(dtype) if reinserts else None,
+            is_fused=True,
+        )
+        with full_precision(mv.device):
+            x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], to_rows(mv, s)))
+        delta = torch.zeros_like(x, dtype=dtype)
+        x, delta = self._run_blocks(x, delta, around)
+        with full_precision(mv.device):
+            x = self._stream(fused.apply_linear(self.linear_out, self._weights[1], x + delta))
+        return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
 
     def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
         for block in self.blocks:

@@ -30,8 +30,8 @@ def _reslot(terms: tuple[Term, ...], slot: int) -> tuple[Term, ...]:
     return tuple(sorted((t[out], t[a], t[b], t[3]) for t in terms))
 
 
-_TERMS = {(f, slot): _reslot(terms, slot) for f, terms in _FORMS.items() for slot in range(3)}
-_MATRICES = {key: left_matrix(terms) for key, terms in _TERMS.items()}
+TERMS = {(f, slot): _reslot(terms, slot) for f, terms in _FORMS.items() for slot in range(3)}
+_MATRICES = {key: left_matrix(terms) for key, terms in TERMS.items()}
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
@@ -68,7 +68,7 @@ def _loop(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
     parts_a, parts_b = (x.to(wide).movedim(-1, 0).contiguous().unbind() for x in (a, b))
     out = torch.zeros(BLADES, *a.shape[:-1], dtype=wide)
     sums = out.unbind()
-    for k, i, j, sign in _TERMS[form, slot]:
+    for k, i, j, sign in TERMS[form, slot]:
         sums[k].addcmul_(parts_a[i], parts_b[j], value=sign)
     return out.to(a.dtype).movedim(0, -1)
 

@@ -27,7 +27,7 @@ MAPS = 2 * GRADES - 1
 _NORMS = tuple(math.sqrt(PGA.grades.count(k)) for k in range(GRADES)) + tuple(
     math.sqrt(sum(PGA.grades[i] == k for i in EUCLIDEAN)) for k in range(GRADES - 1)
 )
-_SCALES = tuple(1 / norm for norm in _NORMS)
+SCALES = tuple(1 / norm for norm in _NORMS)
 _GRADE_OF = PGA.grades
 _SHIFT_OF = tuple(GRADES + PGA.grades[i] for i in EUCLIDEAN)
 
@@ -44,9 +44,9 @@ def basis() -> Tensor:
     """
     maps = torch.zeros(MAPS, BLADES, BLADES, dtype=torch.float64)
     for blade, k in enumerate(_GRADE_OF):
-        maps[k, blade, blade] = _SCALES[k]
+        maps[k, blade, blade] = SCALES[k]
     for source, target, b in zip(EUCLIDEAN, NULL, _SHIFT_OF, strict=True):
-        maps[b, target, source] = _SCALES[b] * PGA.multiply(E0, source)[1]
+        maps[b, target, source] = SCALES[b] * PGA.multiply(E0, source)[1]
     return maps
 
 
@@ -131,7 +131,7 @@ class EquiLinear(nn.Module):
         total = math.prod(items)
         x_KTC = mv.movedim(-1, 0).reshape(BLADES, total, self.in_mv_channels)
 
-        weight = self.weight * constant(_SCALES, self.weight)
+        weight = self.weight * constant(SCALES, self.weight)
         weight = weight.permute(2, 1, 0).contiguous()  # bmm copies other layouts item by item
         keep_KCC = weight.index_select(0, indices(_GRADE_OF, weight))
         shift_KCC = weight.index_select(0, indices(_SHIFT_OF, weight))

@@ -1,0 +1,383 @@
+"""The steps of a block on a CUDA device: dense products by the vendor's library, everything between them by Triton.
+
+Rows lie one after another in memory. A linear map is one product with its dense matrix (most of it zeros, which cost
+nothing at these widths), attention reads queries, keys and values as the features kernel left them.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..algebra import BLADES, EUCLIDEAN
+from .rows import (
+    ALIGN,
+    ATTENDED,
+    FACTORS,
+    Columns,
+    LinearPlan,
+    columns,
+    dense_table,
+    head_columns,
+    nothing,
+    inverse_table,
+    parameter_factors,
+)
+
+if TYPE_CHECKING:
+    from .fused import Heads, Sizes
+
+SMALL_SET = 8
+"""Sets of up to this many items are attended to within registers."""
+_BLOCK = 128
+_DIRECT = 1024  # up to so many items, the bias' gradient needs no partial sums of its own
+
+
+def qkv_columns(heads: Heads) -> Columns:
+    """Queries, keys, values, each aligned; of queries and keys only what attention reads."""
+    blades = ATTENDED if heads.aware else EUCLIDEAN
+    h, hk = heads.queries, heads.keys
+    q = head_columns(range(h), heads.mv, heads.s, blades)
+    k = head_columns(range(h, h + hk), heads.mv, heads.s, blades)
+    v = head_columns(range(h + hk, h + 2 * hk), heads.mv, heads.s)
+    return q.aligned() + k.aligned() + v.aligned()
+
+
+def reinsert_columns(heads: Heads, values: bool) -> Columns:
+    """As `qkv_columns`, for channels that reach queries and keys, and values only if told."""
+    every = qkv_columns(heads)
+    if values:
+        return every
+    start = len(every) - _aligned(heads.keys * heads.values)
+    rest = len(every) - start
+    return Columns(every.blade[:start], every.channel[:start]) + nothing(rest)
+
+
+def output_columns(heads: Heads) -> Columns:
+    return head_columns(range(heads.queries), heads.mv, heads.s)
+
+
+def bilinear_columns(channels: int) -> Columns:
+    """Four groups of channels, one after another."""
+    empty = Columns((), ())
+    groups = (columns(range(i * channels, (i + 1) * channels), range(0)) for i in range(4))
+    return sum(groups, empty)
+
+
+def empty_rows(items: int, width: int, like: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(items, width, dtype=dtype, device=like.device)
+
+
+@lru_cache(maxsize=1024)
+def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return make(plan).to(device)  # type: ignore[operator, no-any-return]
+
+
+@lru_cache(maxsize=64)
+def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
+    """One table for several maps whose parameters follow one another."""
+    found, start = [], 0
+    for plan in plans:
+        found.append(dense_table(plan).flatten().long() + start * 16)
+        start += plan.parameters
+    return torch.cat(found).int()
+
+
+@lru_cache(maxsize=16)
+def _factors(device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(FACTORS, device=device)
+
+
+def prepared_size(plan: LinearPlan) -> int:
+    return (len(plan.inputs) + 1) * len(plan.outputs)
+
+
+def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) -> Tensor:
+    """The dense matrices of several maps, one after another, from their concatenated parameters."""
+    from . import triton_kernels as kernels
+
+    table = _on_device(_prepare_table, plans, theta.device)
+    out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
+    grid = (math.ceil(table.numel() / 1024),)
+    kernels.prepare[grid](theta, table, _factors(theta.device), out, table.numel(), BLOCK=1024)
+    return out
+
+
+def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
+    return prepared.view(len(plan.inputs) + 1, len(plan.outputs))
+
+
+def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
+    matrix = _matrix(prepared, plan)
+    if not plan.bias:
+        return x @ matrix[:-1]
+    return torch.addmm(matrix[-1], x, matrix[:-1])
+
+
+def add_linear(
+    y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
+) -> Tensor:
+    """y + map of x, in place."""
+    return y.addmm_(x, _matrix(prepared, plan)[:-1])
+
+
+def add_linear_gradients(
+    x: Tensor, g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
+) -> tuple[Tensor, Tensor]:
+    return linear_input_gradient(g, prepared, plan), linear_weight_gradient(x, g, plan)
+
+
+def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
+    return g @ _matrix(prepared, plan)[:-1].t()
+
+
+def linear_weight_gradient(x: Tensor, g: Tensor, plan: LinearPlan) -> Tensor:
+    """Gradient of the concatenated parameters, float32."""
+    from . import triton_kernels as kernels
+
+    items, width = g.shape
+    dense = x.t() @ g
+    table = _on_device(inverse_table, plan, g.device)
+    factors = _on_device(parameter_factors, plan, g.device)
+    parts = 1
+    sums = g
+    if plan.bias:
+        loops = 4 if items <= _DIRECT else 16
+        rows = 16
+        parts = max(math.ceil(items / (rows * loops)), 1)
+        sums = torch.empty(parts, width, device=g.device)
+        grid = (parts, math.ceil(width / 64))
+        kernels.column_sums[grid](g, sums, items, width, COLUMNS=64, ITEMS=rows, LOOPS=loops)
+    out = torch.empty(plan.parameters, device=g.device)
+    if plan.parameters:
+        grid = (math.ceil(plan.parameters / 256),)
+        kernels.collapse[grid](
+            dense, sums, table, factors, out, plan.parameters, dense.numel(), parts, width,
+            MOST=table.shape[1], BLOCK=256,
+        )  # fmt: skip
+    return out
+
+
+def _tile(sizes: Sizes, items: int) -> dict[str, int]:
+    mv, s = _power(BLADES * sizes.mv), _power(max(sizes.s, 1))
+    most = max(min(4096 // (mv + s), 16), 1)
+    return dict(ITEMS=min(_power(max(items // 264, 1)), most), MV=mv, SC=s)
+
+
+def _power(n: int) -> int:
+    """The next power of two."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def norm(
+    x: Tensor, delta: Tensor, sizes: Sizes, epsilon: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x + delta, its normalised rows, and the statistics for the backward pass."""
+    from . import triton_kernels as kernels
+
+    items = x.shape[0]
+    new = torch.empty_like(x)
+    y = torch.empty_like(x, dtype=dtype)
+    stat = torch.empty(items, 2, device=x.device)
+    if items:
+        tile = _tile(sizes, items)
+        grid = (math.ceil(items / tile["ITEMS"]),)
+        kernels.norm_forward[grid](
+            x, delta, new, y, stat, items, epsilon, C=sizes.mv, S=sizes.s, **tile
+        )  # fmt: skip
+    return new, y, stat
+
+
+def norm_backward(
+    g_new: Tensor | None,
+    g_y: Tensor,
+    y: Tensor,
+    stat: Tensor,
+    sizes: Sizes,
+    delta_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of x, and of delta in its dtype (empty if that is float32: then it is the same)."""
+    from . import triton_kernels as kernels
+
+    items = y.shape[0]
+    out = torch.empty_like(y, dtype=torch.float32)
+    has_low = delta_dtype != torch.float32
+    low = torch.empty_like(y, dtype=delta_dtype) if has_low else y.new_empty(0)
+    if items:
+        tile = _tile(sizes, items)
+        grid = (math.ceil(items / tile["ITEMS"]),)
+        kernels.norm_backward[grid](
+            y if g_new is None else g_new, g_y, y, stat, out, low if has_low else out, items,
+            C=sizes.mv, S=sizes.s, HAS_GX=g_new is not None, HAS_LOW=has_low, **tile,
+        )  # fmt: skip
+    return out, low
+
+
+def _head_arguments(heads: Heads, weights: list[Tensor | None], items: int) -> dict[str, object]:
+    width = heads.s + heads.mv * (len(ATTENDED) if heads.aware else len(EUCLIDEAN))
+    values = heads.s + BLADES * heads.mv
+    k_at = _aligned(heads.queries * width)
+    v_at = k_at + _aligned(heads.keys * width)
+    plain = width - 4 * heads.mv if heads.aware else width
+    return dict(
+        R=v_at + _aligned(heads.keys * values), K_AT=k_at, V_AT=v_at,
+        H=heads.queries, HK=heads.keys, CM=heads.mv, SH=heads.s,
+        WIDTH=width, D=heads.features, DV=values, AWARE=heads.aware,
+        HAS_ALPHA=weights[0] is not None, HAS_BETA=weights[1] is not None,
+        HAS_GAMMA=weights[2] is not None,
+        ITEMS=_items_per_program(items, heads), PLAIN=_power(max(plain, 1)),
+        CHANNELS=_power(heads.mv), VALUES=_power(values),
+    )  # fmt: skip
+
+
+def _items_per_program(items: int, heads: Heads) -> int:
+    programs = heads.queries + 2 * heads.keys
+    return min(max(_power(items * programs // (132 * 16)), 4), 32)
+
+
+def _aligned(n: int) -> int:
+    return n + -n % ALIGN
+
+
+def features(
+    raw: Tensor, heads: Heads, weights: list[Tensor | None], epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (T, H, D), keys (T, HK, D) and values (T, HK, V) from the projected rows."""
+    from . import triton_kernels as kernels
+
+    items = raw.shape[0]
+    values = heads.s + BLADES * heads.mv
+    q = raw.new_empty(items, heads.queries, heads.features)
+    k = raw.new_empty(items, heads.keys, heads.features)
+    v = raw.new_empty(items, heads.keys, values)
+    if items:
+        arguments = _head_arguments(heads, weights, items)
+        grid = (math.ceil(items / arguments["ITEMS"]), heads.queries + 2 * heads.keys)  # type: ignore[operator]
+        given = [raw if w is None else w for w in weights]
+        kernels.features_forward[grid](raw, q, k, v, *given, items, epsilon, **arguments)
+    return q, k, v
+
+
+def features_backward(
+    raw: Tensor,
+    g_q: Tensor,
+    g_k: Tensor,
+    g_v: Tensor,
+    heads: Heads,
+    weights: list[Tensor | None],
+    epsilon: float,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of the projected rows, and of the logarithms of the weights: (H, C + 2)."""
+    from . import triton_kernels as kernels
+
+    items = raw.shape[0]
+    out = torch.empty_like(raw)
+    total = raw.new_zeros(heads.queries, heads.mv + 2, dtype=torch.float32)
+    if items:
+        arguments = _head_arguments(heads, weights, items)
+        blocks = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
+        parts = torch.empty(blocks, *total.shape, device=raw.device)
+        given = [raw if w is None else w for w in weights]
+        kernels.features_backward[blocks, heads.queries + 2 * heads.keys](
+            raw, g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, *given, parts, items,
+            epsilon, **arguments,
+        )  # fmt: skip
+        if any(w is not None for w in weights):
+            total = parts.sum(0)
+    return out, total
+
+
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
+    """Attention within consecutive sets of `items` items."""
+    from . import triton_kernels as kernels
+
+    total, heads, width = q.shape
+    out = v.new_empty(total, heads, v.shape[-1])
+    if total:
+        kernels.small_attention_forward[total // items, heads](
+            q, k, v, out, items, scale, **_small_tile(q, k, v, items)
+        )
+    return out
+
+
+def small_attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    from . import triton_kernels as kernels
+
+    g_q, g_k, g_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+    if q.shape[0]:
+        kernels.small_attention_backward[q.shape[0] // items, k.shape[1]](
+            q, k, v, g, g_q, g_k, g_v, items, scale, **_small_tile(q, k, v, items)
+        )
+    return g_q, g_k, g_v
+
+
+def _small_tile(q: Tensor, k: Tensor, v: Tensor, items: int) -> dict[str, int]:
+    return dict(
+        H=q.shape[1], HK=k.shape[1], D=q.shape[2], DV=v.shape[2],
+        ITEMS=_power(items), DP=_power(q.shape[2]), VP=_power(v.shape[2]),
+    )  # fmt: skip
+
+
+def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
+    """Scalars of y, products and joins of the four parts of p."""
+    from . import triton_kernels as kernels
+
+    items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
+    out = p.new_empty(items, sizes.s + 2 * BLADES * channels)
+    if items:
+        grid = (math.ceil(items * channels / _BLOCK), 2 if sizes.s else 1)
+        kernels.bilinear_forward[grid](
+            p, y, reference, out, items, C=channels, S=sizes.s, FY=y.shape[1], BLOCK=_BLOCK
+        )
+    return out
+
+
+def bilinear_backward(
+    p: Tensor, y: Tensor, reference: Tensor, g: Tensor, sizes: Sizes, needs_reference: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient of p, the layer's output again, and the gradient of the reference."""
+    from . import triton_kernels as kernels
+
+    items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
+    out, g_p = torch.empty_like(g), torch.empty_like(p)
+    g_ref = reference.new_zeros(items, channels) if needs_reference else reference
+    if items:
+        grid = (math.ceil(items * channels / _BLOCK), 3 if sizes.s else 2)
+        kernels.bilinear_backward[grid](
+            p, y, reference, g, g_p, out, g_ref, items,
+            C=channels, S=sizes.s, FY=y.shape[1], HAS_GREF=needs_reference, BLOCK=_BLOCK,
+        )  # fmt: skip
+    return g_p, out, g_ref.sum(-1) if needs_reference else reference.new_zeros(0)
+
+
+def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
+    from . import triton_kernels as kernels
+
+    out = torch.empty_like(x)
+    if x.shape[0]:
+        grid = (math.ceil(x.shape[0] * sizes.mv / _BLOCK), 2 if sizes.s else 1)
+        kernels.gate_forward[grid](
+            x, out, x.shape[0], C=sizes.mv, S=sizes.s, ACT=activation, BLOCK=_BLOCK
+        )
+    return out
+
+
+def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
+    """Gradient of x, and the gate's output again."""
+    from . import triton_kernels as kernels
+
+    g_x, out = torch.empty_like(x), torch.empty_like(x)
+    if x.shape[0]:
+        grid = (math.ceil(x.shape[0] * sizes.mv / _BLOCK), 2 if sizes.s else 1)
+        kernels.gate_backward[grid](
+            x, g, g_x, out, x.shape[0], C=sizes.mv, S=sizes.s, ACT=activation, BLOCK=_BLOCK
+        )
+    return g_x, out

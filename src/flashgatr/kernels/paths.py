@@ -1,0 +1,74 @@
+"""Which implementation runs: the fused operators of `fused`, or the plain layers of `nn`.
+
+Fused wherever it can be; plain for what it does not cover (rotary positions, dropout in training, transforms of
+torch.func), on devices without kernels, and within `plain_kernels()`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import importlib.util
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ..constants import is_wrapped
+from . import c_kernels, cpu
+
+_plain = contextvars.ContextVar("flashgatr_plain", default=False)
+
+
+@contextlib.contextmanager
+def plain_kernels() -> Iterator[None]:
+    """Within: networks run through the plain layers, whatever the device."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)
+
+
+def obstacle(x: Tensor, parameter: Tensor, features: int) -> str | None:
+    """Why the fused operators cannot serve a network with this parameter on this input; None if they can."""
+    if _plain.get() or os.environ.get("FLASHGATR_KERNELS") == "plain":
+        return "plain kernels were asked for"
+    if is_wrapped(x) or is_wrapped(parameter):
+        return "torch.func transforms see through plain operations only"
+    device = x.device.type
+    dtype = compute_dtype(parameter)
+    if device == "cuda":
+        return _cuda_obstacle(dtype, x.device)
+    if device == "cpu":
+        return _cpu_obstacle(dtype, features)
+    return f"there are no kernels for {device}"
+
+
+def compute_dtype(parameter: Tensor) -> torch.dtype:
+    """dtype of the dense products: autocast's, or the parameters'."""
+    device = parameter.device.type
+    if device != "meta" and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return parameter.dtype
+
+
+def _cuda_obstacle(dtype: torch.dtype, device: torch.device) -> str | None:
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return f"the CUDA kernels do not compute in {dtype}"
+    return None if has_triton() else "Triton is not installed"
+
+
+def _cpu_obstacle(dtype: torch.dtype, features: int) -> str | None:
+    if dtype not in (torch.float32, torch.float64):
+        return f"the CPU kernels do not compute in {dtype}"
+    if features > cpu.MOST_FEATURES:
+        return f"queries of {features} features are wider than the CPU kernels' {cpu.MOST_FEATURES}"
+    return None if c_kernels.library() is not None else "no C compiler was found"
+
+
+@functools.cache
+def has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

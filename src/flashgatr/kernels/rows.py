@@ -1,0 +1,251 @@
+"""Rows: the layout in which the fast kernels hold a set of items, and the weights that act on it.
+
+One item is one row: its scalars, then its multivectors, blade by blade, channels innermost. The blades come in the order
+1 e1 e2 e3 e12 e13 e23 e123, then e0 times each of these, so that the half which the norm sees is in one piece.
+
+An equivariant linear map on rows is one matrix, most of it zero and the rest repeated. A `Table` says for every entry of
+that matrix (or of the blocks that are not zero) which parameter it copies, and with which factor: "prepared weights" are
+one gather, and the gradient of the parameters is its transpose.
+
+Shapes: T items, C multivector and S scalar channels; x_TF with F = S + 16 C.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..algebra import BLADES, E123, EUCLIDEAN, GRADES, NULL, PGA, POINT, SCALAR
+from ..constants import indices
+from ..nn.linear import MAPS, SCALES, EquiLinear
+
+ORDER = EUCLIDEAN + NULL
+"""Blades in the order of a row."""
+PAIRS = len(EUCLIDEAN)
+ATTENDED = (*(i for i in EUCLIDEAN if i != E123), E123, *POINT)
+"""Blades that distance-aware attention reads from queries and keys."""
+ALIGN = 8
+"""Groups of columns start at multiples of this, so that 16-bit rows can be read 16 bytes at a time."""
+
+_IS_SCALAR, _IS_PADDING = -1, -2
+_SHIFT = 16  # a table's entry is parameter · 16 + factor
+_ONE, _ZERO = MAPS, MAPS + 1
+FACTORS = (*SCALES, 1.0, 0.0)
+"""What the low bits of an entry mean."""
+
+
+def to_rows(mv: Tensor, s: Tensor) -> Tensor:
+    """Multivectors (..., C, 16) and scalars (..., S) to (T, F)."""
+    mv = mv.index_select(-1, indices(ORDER, mv)).transpose(-1, -2)
+    return torch.cat([s.flatten(0, -2), mv.flatten(-2).flatten(0, -2)], dim=-1)
+
+
+def from_rows(x: Tensor, items: tuple[int, ...], channels: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The inverse of `to_rows`."""
+    mv_channels, s_channels = channels
+    s, mv = x.split([s_channels, BLADES * mv_channels], dim=-1)
+    inverse = tuple(ORDER.index(i) for i in range(BLADES))
+    mv = mv.unflatten(-1, (BLADES, mv_channels)).index_select(-2, indices(inverse, mv))
+    return mv.transpose(-1, -2).unflatten(0, items), s.unflatten(0, items)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What each column of a matrix of rows holds: a blade (or scalar, or nothing) of a channel."""
+
+    blade: tuple[int, ...]
+    channel: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.blade)
+
+    def __add__(self, other: Columns) -> Columns:
+        return Columns(self.blade + other.blade, self.channel + other.channel)
+
+    def aligned(self) -> Columns:
+        return self + nothing(-len(self) % ALIGN)
+
+
+def nothing(count: int) -> Columns:
+    """Columns of zeros."""
+    return Columns((_IS_PADDING,) * count, (0,) * count)
+
+
+def columns(mv: range, s: range, blades: tuple[int, ...] = ORDER) -> Columns:
+    """Scalars, then multivectors blade by blade."""
+    blade = (_IS_SCALAR,) * len(s) + tuple(b for b in blades for _ in mv)
+    return Columns(blade, (*s, *(c for _ in blades for c in mv)))
+
+
+def head_columns(
+    heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER
+) -> Columns:
+    """One head after another, each as `columns`."""
+    empty = Columns((), ())
+    return sum(
+        (columns(range(h * mv, (h + 1) * mv), range(h * s, (h + 1) * s), blades) for h in heads), empty
+    )
+
+
+@dataclass(frozen=True)
+class LinearPlan:
+    """An equivariant linear map between two kinds of rows."""
+
+    in_mv: int
+    out_mv: int
+    in_s: int
+    out_s: int
+    bias: bool
+    inputs: Columns
+    outputs: Columns
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Number of elements of weight, s2mv, mv2s, s2s, bias_mv, bias_s."""
+        return (
+            self.out_mv * self.in_mv * MAPS,
+            self.out_mv * self.in_s,
+            self.out_s * self.in_mv,
+            self.out_s * self.in_s,
+            self.out_mv * self.bias,
+            self.out_s * self.bias,
+        )
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.sizes)
+
+
+def linear_plan(
+    in_mv: int,
+    out_mv: int,
+    in_s: int,
+    out_s: int,
+    *,
+    bias: bool = True,
+    inputs: Columns | None = None,
+    outputs: Columns | None = None,
+) -> LinearPlan:
+    """The plan of an `EquiLinear` of these sizes; rows are in standard order unless given."""
+    if inputs is None:
+        inputs = columns(range(in_mv), range(in_s))
+    if outputs is None:
+        outputs = columns(range(out_mv), range(out_s))
+    return LinearPlan(in_mv, out_mv, in_s, out_s, bias, inputs, outputs)
+
+
+def parameters_of(layer: EquiLinear) -> list[Tensor]:
+    """The parameters in the order of `LinearPlan.sizes`, without those of no elements."""
+    every = layer.weight, layer.s2mv, layer.mv2s, layer.s2s, layer.bias_mv, layer.bias_s
+    return [p for p in every if p is not None and p.numel()]
+
+
+@functools.lru_cache(maxsize=256)
+def dense_table(plan: LinearPlan) -> Tensor:
+    """Entries of the matrix (inputs + 1, outputs); its last row is the bias."""
+    blade_i, channel_i = (torch.tensor(x).unsqueeze(1) for x in (plan.inputs.blade, plan.inputs.channel))
+    blade_o, channel_o = (torch.tensor(x).unsqueeze(0) for x in (plan.outputs.blade, plan.outputs.channel))
+    starts = [sum(plan.sizes[:i]) for i in range(len(plan.sizes))]
+    table = torch.full((len(plan.inputs) + 1, len(plan.outputs)), _ZERO)
+    body = table[:-1]
+
+    def put(where: Tensor, parameter: Tensor, factor: Tensor | int) -> None:
+        where, parameter = torch.broadcast_tensors(where, parameter)
+        value = parameter * _SHIFT + factor
+        body[where] = value.expand_as(body)[where]
+
+    pair = channel_o * plan.in_mv + channel_i
+    map_of = torch.full((BLADES, BLADES), -1)
+    for blade, k in enumerate(PGA.grades):
+        map_of[blade, blade] = k
+    for source, target in zip(EUCLIDEAN, NULL, strict=True):
+        map_of[source, target] = GRADES + PGA.grades[source]
+    both = map_of[blade_i.clamp(min=0), blade_o.clamp(min=0)]
+    is_mv = (blade_i >= 0) & (blade_o >= 0)
+    put(is_mv & (both >= 0), starts[0] + pair * MAPS + both, both)
+    put(
+        (blade_i == _IS_SCALAR) & (blade_o == SCALAR),
+        starts[1] + channel_o * plan.in_s + channel_i, _ONE,
+    )  # fmt: skip
+    put(
+        (blade_i == SCALAR) & (blade_o == _IS_SCALAR),
+        starts[2] + channel_o * plan.in_mv + channel_i, _ONE,
+    )  # fmt: skip
+    put(
+        (blade_i == _IS_SCALAR) & (blade_o == _IS_SCALAR),
+        starts[3] + channel_o * plan.in_s + channel_i, _ONE,
+    )  # fmt: skip
+    if plan.bias:
+        bias_mv, bias_s = blade_o[0] == SCALAR, blade_o[0] == _IS_SCALAR
+        table[-1, bias_mv] = (starts[4] + channel_o[0, bias_mv]) * _SHIFT + _ONE
+        table[-1, bias_s] = (starts[5] + channel_o[0, bias_s]) * _SHIFT + _ONE
+    return table.int()
+
+
+@functools.lru_cache(maxsize=256)
+def block_table(plan: LinearPlan) -> Tensor:
+    """Entries of the blocks that are not zero, for rows in standard order: see `blocks_of`."""
+    so, co, si, ci = plan.out_s, plan.out_mv, plan.in_s, plan.in_mv
+    table = dense_table(linear_plan(ci, co, si, so, bias=plan.bias)).long()
+
+    def block(source: int, target: int) -> Tensor:
+        """(C_out, C_in) from one blade to another, counted in the order of rows."""
+        rows = slice(si + source * ci, si + (source + 1) * ci)
+        return table[rows, so + target * co : so + (target + 1) * co].t()
+
+    first = table[: si + ci, : so + co].t()
+    keep = [block(p, p) for p in range(1, BLADES)]
+    shift = [block(p, p + PAIRS) for p in range(PAIRS)]
+    parts = [first, table[-1, : so + co], *keep, *shift]
+    return torch.cat([x.reshape(-1) for x in parts]).int()
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The blocks of a linear map that are not zero."""
+
+    first: Tensor
+    """(S_out + C_out, S_in + C_in): scalars and scalar parts."""
+    bias: Tensor
+    keep: Tensor
+    """(15, C_out, C_in): every other blade to itself."""
+    shift: Tensor
+    """(8, C_out, C_in): blades without e0 to e0 times themselves."""
+
+
+def blocks_of(flat: Tensor, plan: LinearPlan) -> Blocks:
+    so, co, si, ci = plan.out_s, plan.out_mv, plan.in_s, plan.in_mv
+    first, bias, keep, shift = flat.split(
+        [(so + co) * (si + ci), so + co, (BLADES - 1) * co * ci, PAIRS * co * ci]
+    )
+    return Blocks(
+        first.view(so + co, si + ci), bias, keep.view(-1, co, ci), shift.view(-1, co, ci)
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def inverse_table(plan: LinearPlan) -> Tensor:
+    """(parameters, 6): where in the dense matrix each parameter goes, -1 for nowhere."""
+    table = dense_table(plan).long().flatten()
+    used = ((table % _SHIFT) != _ZERO).nonzero()[:, 0]
+    parameter = table[used] // _SHIFT
+    order = parameter.argsort(stable=True)
+    used, parameter = used[order], parameter[order]
+    counts = torch.bincount(parameter, minlength=plan.parameters)
+    starts = counts.cumsum(0) - counts
+    slot = torch.arange(len(used)) - starts[parameter]
+    most = max(int(counts.max()) if len(counts) else 0, 1)
+    found = torch.full((plan.parameters, most), -1)
+    found[parameter, slot] = used
+    return found.int()
+
+
+@functools.lru_cache(maxsize=256)
+def parameter_factors(plan: LinearPlan) -> Tensor:
+    """The factor of each parameter."""
+    factors = torch.ones(plan.parameters)
+    factors[: plan.sizes[0]] = torch.tensor(SCALES).repeat(plan.sizes[0] // MAPS)
+    return factors

@@ -1,0 +1,554 @@
+"""Triton kernels on rows: norm, attention features, attention within small sets, bilinear layer, gate, weights.
+
+Every kernel is the counterpart of a layer in `nn`, forward or backward, computes in float32 and writes in the dtype of
+its outputs. Sums run in a fixed order: the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+import linecache
+import types
+from typing import Any
+
+import triton
+import triton.language as tl
+
+from ..algebra import BLADES
+from .terms import sums
+
+_FREE = ["T"]  # no new compilation for another number of items
+
+
+@triton.jit(do_not_specialize=_FREE)
+def norm_forward(
+    x_ptr, d_ptr, new_ptr, y_ptr, stat_ptr, T, epsilon,
+    C: tl.constexpr, S: tl.constexpr,
+    ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
+):  # fmt: skip
+    """new = x + d; y = new / sqrt(max(mean_c <new, new>, epsilon)), scalars: layer norm.
+
+    stat: the inverse norm (negative where epsilon decided) and the inverse deviation.
+    """
+    F: tl.constexpr = S + 16 * C
+    t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
+    ok = t < T
+    col = tl.arange(0, MV)
+    at = t[:, None] * F + S + col[None, :]
+    inside = ok[:, None] & (col < 16 * C)[None, :]
+    x = tl.load(x_ptr + at, mask=inside, other=0.0)
+    x += tl.load(d_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(new_ptr + at, x, mask=inside)
+    squared = tl.sum(tl.where((col < 8 * C)[None, :], x * x, 0.0), axis=1) / C
+    r = 1.0 / tl.sqrt(tl.maximum(squared, epsilon))
+    tl.store(y_ptr + at, (x * r[:, None]).to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(stat_ptr + 2 * t, tl.where(squared > epsilon, r, -r), mask=ok)
+    if S > 0:
+        col_s = tl.arange(0, SC)
+        at_s = t[:, None] * F + col_s[None, :]
+        inside_s = ok[:, None] & (col_s < S)[None, :]
+        s = tl.load(x_ptr + at_s, mask=inside_s, other=0.0)
+        s += tl.load(d_ptr + at_s, mask=inside_s, other=0.0).to(tl.float32)
+        tl.store(new_ptr + at_s, s, mask=inside_s)
+        mean = tl.sum(s, axis=1) / S
+        s = tl.where(inside_s, s - mean[:, None], 0.0)
+        rstd = 1.0 / tl.sqrt(tl.sum(s * s, axis=1) / S + 1e-5)
+        tl.store(y_ptr + at_s, (s * rstd[:, None]).to(y_ptr.dtype.element_ty), mask=inside_s)
+        tl.store(stat_ptr + 2 * t + 1, rstd, mask=ok)
+
+
+@triton.jit(do_not_specialize=_FREE)
+def norm_backward(
+    gx_ptr, gy_ptr, y_ptr, stat_ptr, out_ptr, low_ptr, T,
+    C: tl.constexpr, S: tl.constexpr, HAS_GX: tl.constexpr, HAS_LOW: tl.constexpr,
+    ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
+):  # fmt: skip
+    """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d."""
+    F: tl.constexpr = S + 16 * C
+    t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
+    ok = t < T
+    col = tl.arange(0, MV)
+    at = t[:, None] * F + S + col[None, :]
+    inside = ok[:, None] & (col < 16 * C)[None, :]
+    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    r = tl.load(stat_ptr + 2 * t, mask=ok, other=0.0)
+    dot = tl.where(r > 0, tl.sum(g * y, axis=1) / C, 0.0)
+    g = tl.abs(r)[:, None] * (g - tl.where((col < 8 * C)[None, :], y * dot[:, None], 0.0))
+    if HAS_GX:
+        g += tl.load(gx_ptr + at, mask=inside, other=0.0)
+    tl.store(out_ptr + at, g, mask=inside)
+    if HAS_LOW:
+        tl.store(low_ptr + at, g.to(low_ptr.dtype.element_ty), mask=inside)
+    if S > 0:
+        col_s = tl.arange(0, SC)
+        at_s = t[:, None] * F + col_s[None, :]
+        inside_s = ok[:, None] & (col_s < S)[None, :]
+        s = tl.load(y_ptr + at_s, mask=inside_s, other=0.0).to(tl.float32)
+        h = tl.load(gy_ptr + at_s, mask=inside_s, other=0.0).to(tl.float32)
+        rstd = tl.load(stat_ptr + 2 * t + 1, mask=ok, other=0.0)
+        mean = tl.sum(h, axis=1) / S
+        along = tl.sum(h * s, axis=1) / S
+        h = rstd[:, None] * (h - mean[:, None] - s * along[:, None])
+        if HAS_GX:
+            h += tl.load(gx_ptr + at_s, mask=inside_s, other=0.0)
+        tl.store(out_ptr + at_s, h, mask=inside_s)
+        if HAS_LOW:
+            tl.store(low_ptr + at_s, h.to(low_ptr.dtype.element_ty), mask=inside_s)
+
+
+@triton.jit
+def _trivector(base, W0: tl.constexpr, CM: tl.constexpr, c, inside, epsilon):
+    """The point of weight near one: (weight, p0, p1, p2, omega, raw weight and point)."""
+    w = tl.load(base + W0 + c, mask=inside, other=0.0).to(tl.float32)
+    p0 = tl.load(base + W0 + CM + c, mask=inside, other=0.0).to(tl.float32)
+    p1 = tl.load(base + W0 + 2 * CM + c, mask=inside, other=0.0).to(tl.float32)
+    p2 = tl.load(base + W0 + 3 * CM + c, mask=inside, other=0.0).to(tl.float32)
+    omega = w / (w * w + epsilon)
+    return w, p0, p1, p2, omega
+
+
+@triton.jit(do_not_specialize=_FREE)
+def features_forward(
+    raw_ptr, q_ptr, k_ptr, v_ptr, alpha_ptr, beta_ptr, gamma_ptr, T, epsilon,
+    R: tl.constexpr, K_AT: tl.constexpr, V_AT: tl.constexpr,
+    H: tl.constexpr, HK: tl.constexpr, CM: tl.constexpr, SH: tl.constexpr,
+    WIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, AWARE: tl.constexpr,
+    HAS_ALPHA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
+    ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Features of one head of q or k, or a copy of one head of v, for some items."""
+    W0: tl.constexpr = WIDTH - 4 * CM if AWARE else WIDTH  # columns that are features already
+    t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
+    ok = (t < T)[:, None]
+    head = tl.program_id(1)
+    if head >= H + HK:
+        head -= H + HK
+        col = tl.arange(0, VALUES)[None, :]
+        inside = ok & (col < DV)
+        value = tl.load(raw_ptr + t[:, None] * R + V_AT + head * DV + col, mask=inside, other=0.0)
+        tl.store(v_ptr + (t[:, None] * HK + head) * DV + col, value, mask=inside)
+    else:
+        is_query = head < H
+        col = tl.arange(0, PLAIN)[None, :]
+        if is_query:
+            base = raw_ptr + t[:, None] * R + head * WIDTH
+            out = q_ptr + (t[:, None] * H + head) * D
+        else:
+            base = raw_ptr + t[:, None] * R + K_AT + (head - H) * WIDTH
+            out = k_ptr + (t[:, None] * HK + head - H) * D
+        x = tl.load(base + col, mask=ok & (col < W0), other=0.0).to(tl.float32)
+        if is_query:
+            if HAS_ALPHA:
+                x = tl.where(col >= SH, x * tl.exp(tl.load(alpha_ptr + head)), x)
+            if HAS_GAMMA:
+                x = tl.where(col < SH, x * tl.exp(tl.load(gamma_ptr + head)), x)
+        tl.store(out + col, x.to(q_ptr.dtype.element_ty), mask=ok & (col < W0))
+        USED: tl.constexpr = W0 + 5 * CM if AWARE else W0
+        if D > USED:
+            rest = tl.arange(0, 8)[None, :]
+            zero = tl.zeros([ITEMS, 8], tl.float32).to(q_ptr.dtype.element_ty)
+            tl.store(out + USED + rest, zero, mask=ok & (USED + rest < D))
+        if AWARE:
+            c = tl.arange(0, CHANNELS)[None, :]
+            inside = ok & (c < CM)
+            w, p0, p1, p2, omega = _trivector(base, W0, CM, c, inside, epsilon)
+            w, p0, p1, p2 = w * omega, p0 * omega, p1 * omega, p2 * omega
+            square = p0 * p0 + p1 * p1 + p2 * p2
+            if is_query:
+                f0, f1, f2, f3, f4 = w * w, square, w * p0, w * p1, w * p2
+                if HAS_BETA:
+                    beta = tl.exp(tl.load(beta_ptr + head * CM + c, mask=c < CM, other=0.0))
+                    f0, f1, f2, f3, f4 = f0 * beta, f1 * beta, f2 * beta, f3 * beta, f4 * beta
+            else:
+                f0, f1, f2, f3, f4 = -square, -w * w, 2 * w * p0, 2 * w * p1, 2 * w * p2
+            out += W0 + c
+            tl.store(out, f0.to(q_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + CM, f1.to(q_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + 2 * CM, f2.to(q_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + 3 * CM, f3.to(q_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + 4 * CM, f4.to(q_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=_FREE)
+def features_backward(
+    raw_ptr, gq_ptr, gk_ptr, gv_ptr, graw_ptr, alpha_ptr, beta_ptr, gamma_ptr, part_ptr, T, epsilon,
+    R: tl.constexpr, K_AT: tl.constexpr, V_AT: tl.constexpr,
+    H: tl.constexpr, HK: tl.constexpr, CM: tl.constexpr, SH: tl.constexpr,
+    WIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, AWARE: tl.constexpr,
+    HAS_ALPHA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
+    ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
+):  # fmt: skip
+    """Gradient of raw; `part` (programs, H, CM + 2) gets the gradients of log beta, alpha, gamma, not yet summed."""
+    W0: tl.constexpr = WIDTH - 4 * CM if AWARE else WIDTH
+    block = tl.program_id(0)
+    t = block.to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
+    ok = (t < T)[:, None]
+    head = tl.program_id(1)
+    if head >= H + HK:
+        head -= H + HK
+        col = tl.arange(0, VALUES)[None, :]
+        inside = ok & (col < DV)
+        value = tl.load(gv_ptr + (t[:, None] * HK + head) * DV + col, mask=inside, other=0.0)
+        tl.store(graw_ptr + t[:, None] * R + V_AT + head * DV + col, value, mask=inside)
+        if head == 0:
+            rest = tl.arange(0, 8)[None, :]
+            zero = tl.zeros([ITEMS, 8], tl.float32).to(graw_ptr.dtype.element_ty)
+            pad = H * WIDTH + rest
+            tl.store(graw_ptr + t[:, None] * R + pad, zero, mask=ok & (pad < K_AT))
+            pad = K_AT + HK * WIDTH + rest
+            tl.store(graw_ptr + t[:, None] * R + pad, zero, mask=ok & (pad < V_AT))
+            pad = V_AT + HK * DV + rest
+            tl.store(graw_ptr + t[:, None] * R + pad, zero, mask=ok & (pad < R))
+    else:
+        is_query = head < H
+        col = tl.arange(0, PLAIN)[None, :]
+        if is_query:
+            at = t[:, None] * R + head * WIDTH
+            grad = gq_ptr + (t[:, None] * H + head) * D
+        else:
+            at = t[:, None] * R + K_AT + (head - H) * WIDTH
+            grad = gk_ptr + (t[:, None] * HK + head - H) * D
+        g = tl.load(grad + col, mask=ok & (col < W0), other=0.0).to(tl.float32)
+        if is_query:
+            part = part_ptr + (block * H + head) * (CM + 2)
+            if HAS_ALPHA or HAS_GAMMA:
+                x = tl.load(raw_ptr + at + col, mask=ok & (col < W0), other=0.0).to(tl.float32)
+            if HAS_ALPHA:
+                alpha = tl.exp(tl.load(alpha_ptr + head))
+                g = tl.where(col >= SH, g * alpha, g)
+                tl.store(part + CM, tl.sum(tl.sum(tl.where(col >= SH, g * x, 0.0), axis=1), axis=0))
+            if HAS_GAMMA:
+                gamma = tl.exp(tl.load(gamma_ptr + head))
+                g = tl.where(col < SH, g * gamma, g)
+                tl.store(
+                    part + CM + 1, tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0)
+                )
+        tl.store(graw_ptr + at + col, g.to(graw_ptr.dtype.element_ty), mask=ok & (col < W0))
+        if AWARE:
+            c = tl.arange(0, CHANNELS)[None, :]
+            inside = ok & (c < CM)
+            w, p0, p1, p2, omega = _trivector(raw_ptr + at, W0, CM, c, inside, epsilon)
+            grad += W0 + c
+            g0 = tl.load(grad, mask=inside, other=0.0).to(tl.float32)
+            g1 = tl.load(grad + CM, mask=inside, other=0.0).to(tl.float32)
+            g2 = tl.load(grad + 2 * CM, mask=inside, other=0.0).to(tl.float32)
+            g3 = tl.load(grad + 3 * CM, mask=inside, other=0.0).to(tl.float32)
+            g4 = tl.load(grad + 4 * CM, mask=inside, other=0.0).to(tl.float32)
+            W, P0, P1, P2 = w * omega, p0 * omega, p1 * omega, p2 * omega
+            if is_query:
+                if HAS_BETA:
+                    beta = tl.exp(tl.load(beta_ptr + head * CM + c, mask=c < CM, other=0.0))
+                    g0, g1, g2, g3, g4 = g0 * beta, g1 * beta, g2 * beta, g3 * beta, g4 * beta
+                    square = P0 * P0 + P1 * P1 + P2 * P2
+                    total = g0 * W * W + g1 * square + W * (g2 * P0 + g3 * P1 + g4 * P2)
+                    channel = tl.arange(0, CHANNELS)
+                    tl.store(part + channel, tl.sum(total, axis=0), mask=channel < CM)
+                gW = 2 * W * g0 + g2 * P0 + g3 * P1 + g4 * P2
+                gP0, gP1, gP2 = 2 * P0 * g1 + W * g2, 2 * P1 * g1 + W * g3, 2 * P2 * g1 + W * g4
+            else:
+                gW = -2 * W * g1 + 2 * (g2 * P0 + g3 * P1 + g4 * P2)
+                gP0 = -2 * P0 * g0 + 2 * W * g2
+                gP1 = -2 * P1 * g0 + 2 * W * g3
+                gP2 = -2 * P2 * g0 + 2 * W * g4
+            gomega = gW * w + gP0 * p0 + gP1 * p1 + gP2 * p2
+            bottom = w * w + epsilon
+            gw = gW * omega + gomega * (epsilon - w * w) / (bottom * bottom)
+            out = graw_ptr + at + W0 + c
+            tl.store(out, gw.to(graw_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + CM, (gP0 * omega).to(graw_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + 2 * CM, (gP1 * omega).to(graw_ptr.dtype.element_ty), mask=inside)
+            tl.store(out + 3 * CM, (gP2 * omega).to(graw_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _logits(q, k, n, N, scale):
+    """Softmax of q k^T * scale over the first N keys; rows past N are harmless."""
+    logit = tl.sum(q[:, None, :] * k[None, :, :], axis=2) * scale
+    logit = tl.where((n < N)[None, :], logit, float("-inf"))
+    logit = tl.exp(logit - tl.max(logit, axis=1)[:, None])
+    return logit / tl.sum(logit, axis=1)[:, None]
+
+
+@triton.jit(do_not_specialize=["N"])
+def small_attention_forward(
+    q_ptr, k_ptr, v_ptr, o_ptr, N, scale,
+    H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
+):  # fmt: skip
+    """One head of one set of at most ITEMS items."""
+    sample, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
+    t = (sample * N + n)[:, None]
+    row = (n < N)[:, None]
+    shared = head % HK
+    q = tl.load(q_ptr + (t * H + head) * D + d[None, :], mask=row & (d < D)[None, :], other=0.0)
+    k = tl.load(k_ptr + (t * HK + shared) * D + d[None, :], mask=row & (d < D)[None, :], other=0.0)
+    v = tl.load(v_ptr + (t * HK + shared) * DV + e[None, :], mask=row & (e < DV)[None, :], other=0.0)
+    p = _logits(q.to(tl.float32), k.to(tl.float32), n, N, scale)
+    o = tl.sum(p[:, :, None] * v.to(tl.float32)[None, :, :], axis=1)
+    at = o_ptr + (t * H + head) * DV + e[None, :]
+    tl.store(at, o.to(o_ptr.dtype.element_ty), mask=row & (e < DV)[None, :])
+
+
+@triton.jit(do_not_specialize=["N"])
+def small_attention_backward(
+    q_ptr, k_ptr, v_ptr, go_ptr, gq_ptr, gk_ptr, gv_ptr, N, scale,
+    H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
+    ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one key head of one set: all query heads that share it."""
+    sample, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
+    t = (sample * N + n)[:, None]
+    row_d = (n < N)[:, None] & (d < D)[None, :]
+    row_e = (n < N)[:, None] & (e < DV)[None, :]
+    k = tl.load(k_ptr + (t * HK + shared) * D + d[None, :], mask=row_d, other=0.0).to(tl.float32)
+    v = tl.load(v_ptr + (t * HK + shared) * DV + e[None, :], mask=row_e, other=0.0).to(tl.float32)
+    gk = tl.zeros([ITEMS, DP], tl.float32)
+    gv = tl.zeros([ITEMS, VP], tl.float32)
+    for head in range(shared, H, HK):
+        at = (t * H + head) * D + d[None, :]
+        q = tl.load(q_ptr + at, mask=row_d, other=0.0).to(tl.float32)
+        go = tl.load(go_ptr + (t * H + head) * DV + e[None, :], mask=row_e, other=0.0).to(tl.float32)
+        p = _logits(q, k, n, N, scale)
+        gp = tl.sum(go[:, None, :] * v[None, :, :], axis=2)
+        gs = p * (gp - tl.sum(p * gp, axis=1)[:, None]) * scale
+        gq = tl.sum(gs[:, :, None] * k[None, :, :], axis=1)
+        tl.store(gq_ptr + at, gq.to(gq_ptr.dtype.element_ty), mask=row_d)
+        gk += tl.sum(gs[:, :, None] * q[:, None, :], axis=0)
+        gv += tl.sum(p[:, :, None] * go[:, None, :], axis=0)
+    at = (t * HK + shared) * D + d[None, :]
+    tl.store(gk_ptr + at, gk.to(gk_ptr.dtype.element_ty), mask=row_d)
+    at = (t * HK + shared) * DV + e[None, :]
+    tl.store(gv_ptr + at, gv.to(gv_ptr.dtype.element_ty), mask=row_e)
+
+
+@triton.jit
+def _gate(x, ACT: tl.constexpr):
+    """Value and slope of a multivector's gate."""
+    if ACT == 0:  # gelu, tanh form: x * sigmoid(2 u)
+        u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        p = 1.0 / (1.0 + tl.exp(-2.0 * u))
+        du = 0.7978845608028654 * (1.0 + 3 * 0.044715 * x * x)
+        return x * p, p + x * 2.0 * p * (1.0 - p) * du
+    elif ACT == 1:
+        return tl.maximum(x, 0.0), tl.where(x > 0, 1.0, 0.0)
+    else:
+        p = 1.0 / (1.0 + tl.exp(-x))
+        return p, p * (1.0 - p)
+
+
+@triton.jit
+def _activate(x, ACT: tl.constexpr):
+    """Value and slope of the scalars' activation."""
+    if ACT == 0:
+        p = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
+        return x * p, p + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    else:
+        return _gate(x, ACT)
+
+
+@triton.jit(do_not_specialize=_FREE)
+def gate_forward(
+    x_ptr, y_ptr, T, C: tl.constexpr, S: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Every multivector times a function of its scalar part; scalars activated."""
+    F: tl.constexpr = S + 16 * C
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if tl.program_id(1) == 0:
+        ok = e < T * C
+        at = e // C * F + S + e % C
+        gate, _ = _gate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
+        for k in tl.static_range(16):
+            x = tl.load(x_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
+            tl.store(y_ptr + at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
+    else:
+        for part in tl.static_range((S + C - 1) // C):
+            i = e + part * tl.num_programs(0) * BLOCK
+            ok = i < T * S
+            at = i // S * F + i % S
+            value, _ = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
+            tl.store(y_ptr + at, value.to(y_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit(do_not_specialize=_FREE)
+def gate_backward(
+    x_ptr, gy_ptr, gx_ptr, y_ptr, T, C: tl.constexpr, S: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Gradient of x; y is computed again on the way."""
+    F: tl.constexpr = S + 16 * C
+    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    if tl.program_id(1) == 0:
+        ok = e < T * C
+        at = e // C * F + S + e % C
+        first = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)
+        gate, slope = _gate(first, ACT)
+        dot = tl.zeros([BLOCK], tl.float32)
+        for k in tl.static_range(16):
+            x = tl.load(x_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
+            g = tl.load(gy_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
+            dot += x * g
+            tl.store(y_ptr + at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
+            if k > 0:
+                tl.store(gx_ptr + at + k * C, (gate * g).to(gx_ptr.dtype.element_ty), mask=ok)
+        g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)
+        tl.store(gx_ptr + at, (gate * g + slope * dot).to(gx_ptr.dtype.element_ty), mask=ok)
+    else:
+        for part in tl.static_range((S + C - 1) // C):
+            i = e + part * tl.num_programs(0) * BLOCK
+            ok = i < T * S
+            at = i // S * F + i % S
+            value, slope = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
+            g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)
+            tl.store(y_ptr + at, value.to(y_ptr.dtype.element_ty), mask=ok)
+            tl.store(gx_ptr + at, (g * slope).to(gx_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit
+def prepare(theta_ptr, table_ptr, factor_ptr, out_ptr, size, BLOCK: tl.constexpr):
+    """out[e] = factor · parameter, as the table says."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = e < size
+    entry = tl.load(table_ptr + e, mask=ok, other=10)
+    factor = tl.load(factor_ptr + entry % 16, mask=ok)
+    value = tl.load(theta_ptr + entry // 16, mask=ok & (factor != 0.0), other=0.0)
+    tl.store(out_ptr + e, (factor * value).to(out_ptr.dtype.element_ty), mask=ok)
+
+
+@triton.jit(do_not_specialize=_FREE)
+def column_sums(g_ptr, part_ptr, T, F: tl.constexpr, COLUMNS: tl.constexpr, ITEMS: tl.constexpr, LOOPS):
+    """part[program, :] = sum over the program's LOOPS x ITEMS items of some columns of g."""
+    col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([ITEMS, COLUMNS], tl.float32)
+    start = tl.program_id(0).to(tl.int64) * LOOPS * ITEMS
+    for i in range(LOOPS):
+        t = start + i * ITEMS + tl.arange(0, ITEMS)
+        ok = (t < T)[:, None] & (col < F)[None, :]
+        total += tl.load(g_ptr + t[:, None] * F + col[None, :], mask=ok, other=0.0).to(tl.float32)
+    tl.store(part_ptr + tl.program_id(0) * F + col, tl.sum(total, axis=0), mask=col < F)
+
+
+@triton.jit
+def collapse(
+    dense_ptr, bias_ptr, table_ptr, factor_ptr, out_ptr, size, body, PARTS, F,
+    MOST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gradient of every parameter from that of the dense matrix, whose last row comes as PARTS rows to be summed."""
+    e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = e < size
+    total = tl.zeros([BLOCK], tl.float32)
+    for i in tl.static_range(MOST):
+        at = tl.load(table_ptr + e * MOST + i, mask=ok, other=-1)
+        in_body = (at >= 0) & (at < body)
+        total += tl.load(dense_ptr + at, mask=in_body, other=0.0).to(tl.float32)
+        if i == 0:
+            is_bias = at >= body
+            for part in range(PARTS):
+                total += tl.load(bias_ptr + part * F + at - body, mask=is_bias, other=0.0)
+    factor = tl.load(factor_ptr + e, mask=ok, other=0.0)
+    tl.store(out_ptr + e, total * factor, mask=ok)
+
+
+def _bilinear_source() -> str:
+    """The bilinear kernels, their sums written out from the algebra's tables."""
+    lines = [
+        "@triton.jit(do_not_specialize=['T'])",
+        "def bilinear_forward(p_ptr, y_ptr, ref_ptr, out_ptr, T,",
+        "                     C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, BLOCK: tl.constexpr):",
+        "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+        "    F: tl.constexpr = S + 32 * C",
+        "    if tl.program_id(1) == 1:",
+        "        for part in tl.static_range((S + C - 1) // C):",
+        "            i = e + part * tl.num_programs(0) * BLOCK",
+        "            ok = i < T * S",
+        "            s = tl.load(y_ptr + i // S * FY + i % S, mask=ok, other=0.0)",
+        "            tl.store(out_ptr + i // S * F + i % S, s, mask=ok)",
+        "    else:",
+        "        ok = e < T * C",
+        "        t = e // C",
+        "        p = p_ptr + t * 64 * C + e % C",
+        "        out = out_ptr + t * F + S + e % C",
+    ]
+
+    def load(name: str, pointer: str, offset: int, step: int = 1) -> list[str]:
+        return [
+            f"        {name}{k} = tl.load({pointer} + {offset} * C + {k * step} * C, mask=ok, other=0.0)"
+            ".to(tl.float32)"
+            for k in range(BLADES)
+        ]
+
+    def store(pointer: str, values: list[str], offset: int, step: int = 1) -> list[str]:
+        return [
+            f"        tl.store({pointer} + {offset} * C + {k * step} * C, ({value})"
+            f".to({pointer}_ptr.dtype.element_ty), mask=ok)"
+            for k, value in enumerate(values)
+        ]
+
+    def named(name: str, values: list[str]) -> list[str]:
+        return [f"        {name}{k} = {value}" for k, value in enumerate(values)]
+
+    zero = "tl.zeros([BLOCK], tl.float32)"
+    for form, part in (("product", 0), ("join", 2)):
+        lines += load("x", "p", 16 * part) + load("y", "p", 16 * (part + 1))
+        values = sums(form, 2, "x", "y")
+        if form == "join":
+            lines.append("        ref = tl.load(ref_ptr + t, mask=ok, other=0.0)")
+            values = [f"ref*({v})" for v in values]
+        lines += store("out", values, 0 if form == "product" else 1, 2)
+    lines += [
+        "",
+        "@triton.jit(do_not_specialize=['T'])",
+        "def bilinear_backward(p_ptr, y_ptr, ref_ptr, ga_ptr, gp_ptr, out_ptr, gref_ptr, T,",
+        "                      C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, HAS_GREF: tl.constexpr,",
+        "                      BLOCK: tl.constexpr):",
+        "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+        "    F: tl.constexpr = S + 32 * C",
+        "    if tl.program_id(1) == 2:",
+        "        for part in tl.static_range((S + C - 1) // C):",
+        "            i = e + part * tl.num_programs(0) * BLOCK",
+        "            ok = i < T * S",
+        "            s = tl.load(y_ptr + i // S * FY + i % S, mask=ok, other=0.0)",
+        "            tl.store(out_ptr + i // S * F + i % S, s, mask=ok)",
+    ]
+    for form, part in (("product", 0), ("join", 2)):
+        lines += [
+            f"    elif tl.program_id(1) == {part // 2}:",
+            "        ok = e < T * C",
+            "        t = e // C",
+            "        p = p_ptr + t * 64 * C + e % C",
+            "        gp = gp_ptr + t * 64 * C + e % C",
+            "        ga = ga_ptr + t * F + S + e % C",
+            "        out = out_ptr + t * F + S + e % C",
+        ]
+        at = 0 if form == "product" else 1
+        lines += load("x", "p", 16 * part) + load("y", "p", 16 * (part + 1))
+        lines += load("g", "ga", at, 2)
+        values = sums(form, 2, "x", "y")
+        if form == "join":
+            lines.append("        ref = tl.load(ref_ptr + t, mask=ok, other=0.0)")
+            lines += named("z", values)
+            lines += ["        if HAS_GREF:"]
+            dot = "+".join(f"g{k}*z{k}" for k in range(BLADES))
+            lines += [f"            tl.store(gref_ptr + e, {dot}, mask=ok)"]
+            lines += named("g", [f"ref*g{k}" for k in range(BLADES)])
+            values = [f"ref*z{k}" for k in range(BLADES)]
+        lines += store("out", values, at, 2)
+        for slot, names in ((0, ("y", "g")), (1, ("x", "g"))):
+            found = [v if v != "0.0" else zero for v in sums(form, slot, *names)]
+            lines += store("gp", found, 16 * (part + slot))
+    return "\n".join(lines) + "\n"
+
+
+def _compile(source: str) -> Any:
+    """A module from source text that Triton can read back."""
+    name = f"<{__name__} bilinear>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    module = types.ModuleType("flashgatr_bilinear_triton")
+    module.__dict__.update(triton=triton, tl=tl)
+    exec(compile(source, name, "exec"), module.__dict__)  # our own text, from our own tables
+    return module
+
+
+_generated = _compile(_bilinear_source())
+bilinear_forward = _generated.bilinear_forward
+bilinear_backward = _generated.bilinear_backward
