@@ -62,15 +62,16 @@ class AxialGATr(GATr):
     def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
         """Keep the attended axis next to the channels: swap the two before and after odd blocks."""
         masks = around.attention_mask or (None, None)
-        along_second = Surroundings(around.reference, around.reinsert, around.sets, masks[1])
+        along_second = around._replace(attention_mask=masks[1])
         along_first = _swapped(around, masks[0])
+        shape, swapped = around.sets.shape, along_first.sets.shape
         for i, block in enumerate(self.blocks):
             if _axis(i) == 1:
                 mv, s = self._run_block(block, mv, s, along_second)
             else:
-                mv, s = mv.transpose(-4, -3), s.transpose(-3, -2)
+                mv, s = (_swap(x, shape, around.is_fused) for x in (mv, s))
                 mv, s = self._run_block(block, mv, s, along_first)
-                mv, s = mv.transpose(-4, -3), s.transpose(-3, -2)
+                mv, s = (_swap(x, swapped, around.is_fused) for x in (mv, s))
         return mv, s
 
 
@@ -79,15 +80,31 @@ def _axis(block: int) -> int:
     return (block + 1) % 2
 
 
+def _swap(x: Tensor, shape: tuple[int, ...], is_rows: bool) -> Tensor:
+    """The two item axes exchanged; `shape` is that of the items, which rows have in one axis."""
+    first, second = len(shape) - 2, len(shape) - 1
+    if not is_rows:
+        return x.transpose(first, second)
+    return x.unflatten(0, shape).transpose(first, second).flatten(0, second)
+
+
 def _swapped(around: Surroundings, attention_mask: Tensor | None) -> Surroundings:
     """The same with the two item axes exchanged."""
-    *leading, first, second = around.sets.shape
+    shape = around.sets.shape
+    *leading, first, second = shape
     mask = around.sets.mask
-    mask = None if mask is None else mask.transpose(-2, -1)
-    mv, s = around.reinsert
+    reinsert, extra, reference = around.reinsert, around.extra, around.reference
+    if around.is_fused:
+        extra = None if extra is None else _swap(extra, shape, True)
+        reference = _swap(reference, shape, True)
+    else:
+        reinsert = _swap(reinsert[0], shape, False), _swap(reinsert[1], shape, False)
+        reference = reference.transpose(-2, -1)
     return Surroundings(
-        around.reference.transpose(-2, -1),
-        (mv.transpose(-4, -3), s.transpose(-3, -2)),
-        Sets((*leading, second, first), axes=2, mask=mask),
+        reference,
+        reinsert,
+        Sets((*leading, second, first), axes=2, mask=None if mask is None else mask.mT),
         attention_mask,
+        extra,
+        around.is_fused,
     )

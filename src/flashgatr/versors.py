@@ -170,14 +170,14 @@ def _shift_table() -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
 
 
 _SHIFT = _shift_table()
+_SHIFT_SOURCES = tuple(i for source, _ in _SHIFT for i in source)
+_SHIFT_SIGNS = tuple(sign for _, sign in _SHIFT)
 
 
 def translate(mv: Tensor, shift: Tensor) -> Tensor:
     """Move multivectors (..., 16) by a shift (..., 3): twelve terms instead of two products."""
-    for axis, (source, sign) in enumerate(_SHIFT):
-        moved = mv.index_select(-1, indices(source, mv)) * constant(sign, mv)
-        mv = mv + shift[..., axis, None] * moved
-    return mv
+    moved = mv.index_select(-1, indices(_SHIFT_SOURCES, mv)).unflatten(-1, (3, BLADES))
+    return mv + (moved * (shift.unsqueeze(-1) * constant(_SHIFT_SIGNS, mv))).sum(-2)
 
 
 def rescale(mv: Tensor, factor: float) -> Tensor:

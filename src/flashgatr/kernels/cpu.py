@@ -130,7 +130,9 @@ def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
     return y_FT.t()
 
 
-def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
+def linear_input_gradient(
+    g: Tensor, prepared: Tensor, plan: LinearPlan, width: int = 0
+) -> Tensor:
     g_FT, w = _columns(g), blocks_of(prepared, plan)
     out = g.new_empty(plan.in_s + BLADES * plan.in_mv, g.shape[0])
     g_first, g_rest, _, g_with = _split(g_FT, plan.out_s, plan.out_mv)
@@ -176,12 +178,34 @@ def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: 
     return y
 
 
-def add_linear_gradients(
-    x: Tensor, g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
+def reinsert_input_gradient(
+    g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
 ) -> tuple[Tensor, Tensor]:
+    """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
     s, mv = _reached(_columns(g), plan, heads)
     part = torch.cat([s, mv.reshape(-1, s.shape[1])]).t()
-    return linear_input_gradient(part, prepared, plan), linear_weight_gradient(x, part, plan)
+    return linear_input_gradient(part, prepared, plan), part
+
+
+class WeightGradients:
+    """Gradients of the parameters of several maps."""
+
+    def __init__(self, plans: tuple[LinearPlan, ...], like: Tensor) -> None:
+        self.plans = plans
+        self.found = [like.new_empty(0)] * len(plans)
+
+    def add(self, i: int, x: Tensor, g: Tensor) -> None:
+        """The gradient of map i: x went in, g is the gradient of what came out."""
+        self.found[i] = linear_weight_gradient(x, g, self.plans[i])
+
+    def collect(self) -> Tensor:
+        """One after another."""
+        return torch.cat(self.found) if len(self.found) > 1 else self.found[0]
+
+
+def normed_width(sizes: Sizes) -> int:
+    """Columns of normalised rows."""
+    return sizes.width
 
 
 def norm(
@@ -249,7 +273,8 @@ def features_backward(
         "features_backward", items, *sizes, epsilon, *factors, raw_FT, *given, out, parts,
         cost=raw.shape[1],
     )  # fmt: skip
-    return out.t(), parts.sum(0)
+    total = parts.sum(0)
+    return out.t(), torch.cat([total[:, :-2].flatten(), total[:, -2], total[:, -1]])
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:

@@ -248,8 +248,10 @@ def norm(x: Tensor, delta: Tensor, plan: str, dtype: torch.dtype) -> tuple[Tenso
 
 @norm.register_fake
 def _(x: Tensor, delta: Tensor, plan: str, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    rows = backend(x).empty_rows
-    return rows(*x.shape, x, x.dtype), rows(*x.shape, x, dtype), x.new_empty(x.shape[0], 2)
+    be = backend(x)
+    width = be.normed_width(read_plan(plan).sizes)
+    y = be.empty_rows(x.shape[0], width, x, dtype)
+    return be.empty_rows(*x.shape, x, x.dtype), y, x.new_empty(x.shape[0], 2)
 
 
 @torch.library.custom_op("flashgatr::norm_backward", mutates_args=())
@@ -265,10 +267,10 @@ def norm_backward(
 def _(
     g_new: Tensor | None, g_y: Tensor, y: Tensor, stat: Tensor, plan: str, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    rows = backend(y).empty_rows
+    rows, shape = backend(y).empty_rows, (y.shape[0], read_plan(plan).sizes.width)
     stream = stream_dtype(y.dtype)
-    low = y.new_empty(0) if dtype == stream else rows(*y.shape, y, dtype)
-    return rows(*y.shape, y, stream), low
+    low = y.new_empty(0) if dtype == stream else rows(*shape, y, dtype)
+    return rows(*shape, y, stream), low
 
 
 def _norm_setup(ctx: Any, inputs: Any, output: Any) -> None:
@@ -360,19 +362,20 @@ def qkv_backward(
     terms: str,
     plan: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of y, of the re-inserted rows, of the parameters, of the learned weights (H, C + 2)."""
+    """Gradients of y, of the re-inserted rows, of the parameters, of the learned weights (beta, alpha, gamma)."""
     p, be = read_plan(plan), backend(y)
     plans = _linear_plans(plan, y.device.type)
+    used = plans[_QKV], *plans[_REINSERT:]
     weights = _named(terms, logs)
     g_raw, g_logs = be.features_backward(raw, g_q, g_k, g_v, p.heads, weights, p.distance_epsilon)
-    g_theta = be.linear_weight_gradient(y, g_raw, plans[_QKV])
+    gradients = be.WeightGradients(used, y)
+    gradients.add(0, y, g_raw)
     g_extra = y.new_empty(0)
     if extra is not None:
-        g_extra, more = be.add_linear_gradients(
-            extra, g_raw, prepared_extra, plans[_REINSERT], p.heads
-        )
-        g_theta = torch.cat([g_theta, more])
-    return be.linear_input_gradient(g_raw, prepared, plans[_QKV]), g_extra, g_theta, g_logs
+        g_extra, reached = be.reinsert_input_gradient(g_raw, prepared_extra, used[1], p.heads)
+        gradients.add(1, extra, reached)
+    g_y = be.linear_input_gradient(g_raw, prepared, plans[_QKV], y.shape[1])
+    return g_y, g_extra, gradients.collect(), g_logs
 
 
 @qkv_backward.register_fake
@@ -395,7 +398,7 @@ def _(
         rows(*y.shape, y, y.dtype),
         y.new_empty(0) if extra is None else rows(*extra.shape, extra, extra.dtype),
         y.new_empty(count, dtype=stream_dtype(y.dtype)),
-        y.new_empty(heads.queries, heads.mv + 2, dtype=stream_dtype(y.dtype)),
+        y.new_empty(heads.queries * (heads.mv + 2), dtype=stream_dtype(y.dtype)),
     )
 
 
@@ -405,6 +408,7 @@ def _qkv_setup(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.kinds, ctx.log_kinds = _kinds(parameters), _kinds(logs)
     ctx.save_for_backward(y, extra, prepared, prepared_extra, raw, *logs)
     ctx.mark_non_differentiable(raw)
+    ctx.set_materialize_grads(False)
 
 
 def _qkv_grad(ctx: Any, g_q: Tensor, g_k: Tensor, g_v: Tensor, _: Any) -> Any:
@@ -412,7 +416,9 @@ def _qkv_grad(ctx: Any, g_q: Tensor, g_k: Tensor, g_v: Tensor, _: Any) -> Any:
     g_y, g_extra, g_theta, g_logs = qkv_backward(
         g_q, g_k, g_v, y, extra, raw, prepared, prepared_extra, logs, ctx.terms, ctx.plan
     )
-    alpha, beta, gamma = g_logs[:, -2:-1], g_logs[:, :-2], g_logs[:, -1:]
+    heads = read_plan(ctx.plan).heads
+    h, c = heads.queries, heads.mv
+    beta, alpha, gamma = (g.view(h, -1) for g in g_logs.split([h * c, h, h]))
     named = [g for g, name in zip((alpha, beta, gamma), "abg", strict=True) if name in ctx.terms]
     return (
         g_y, None if extra is None else g_extra, None, None,
@@ -487,8 +493,9 @@ def linear_backward(
     g: Tensor, x: Tensor, prepared: Tensor, plan: str, which: int
 ) -> tuple[Tensor, Tensor]:
     be, p = backend(x), _linear_plans(plan, x.device.type)[which]
-    g_x = be.linear_input_gradient(g, prepared, p)
-    return g_x, be.linear_weight_gradient(x, g, p)
+    gradients = be.WeightGradients((p,), x)
+    gradients.add(0, x, g)
+    return be.linear_input_gradient(g, prepared, p, x.shape[1]), gradients.collect()
 
 
 @linear_backward.register_fake
@@ -561,21 +568,23 @@ def mlp_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of y, of the reference and of the parameters."""
     p, be = read_plan(plan), backend(y)
-    inputs, output, last = _linear_plans(plan, y.device.type)[_INPUTS : _LAST + 1]
-    g_gated = be.linear_input_gradient(g, prepared[2], last)
+    plans = inputs, output, last = _linear_plans(plan, y.device.type)[_INPUTS : _LAST + 1]
+    gradients = be.WeightGradients(plans, y)
+    g_gated = be.linear_input_gradient(g, prepared[2], last, p.wide.width)
     g_wide, gated = be.gate_backward(wide, g_gated, p.wide, p.activation)
-    g_last = be.linear_weight_gradient(gated, g, last)
+    gradients.add(2, gated, g)
     del gated, g_gated
-    g_product = be.linear_input_gradient(g_wide, prepared[1], output)
+    g_product = be.linear_input_gradient(g_wide, prepared[1], output, p.s + 2 * BLADES * p.mv)
     g_projected, product, g_reference = be.bilinear_backward(
         projected, y, reference, g_product, p.sizes, needs_reference
     )
-    g_output = be.linear_weight_gradient(product, g_wide, output)
+    gradients.add(1, product, g_wide)
     del product, g_wide
-    g_y = be.linear_input_gradient(g_projected, prepared[0], inputs)
-    g_y[:, : p.s] += g_product[:, : p.s]
-    g_inputs = be.linear_weight_gradient(y, g_projected, inputs)
-    return g_y, g_reference, torch.cat([g_inputs, g_output, g_last])
+    g_y = be.linear_input_gradient(g_projected, prepared[0], inputs, y.shape[1])
+    if p.s:
+        g_y[:, : p.s] += g_product[:, : p.s]
+    gradients.add(0, y, g_projected)
+    return g_y, g_reference, gradients.collect()
 
 
 @mlp_backward.register_fake
@@ -603,6 +612,7 @@ def _mlp_setup(ctx: Any, inputs: Any, output: Any) -> None:
     ctx.kinds = _kinds(parameters)
     ctx.save_for_backward(y, reference, projected, wide, *prepared)
     ctx.mark_non_differentiable(projected, wide)
+    ctx.set_materialize_grads(False)
 
 
 def _mlp_grad(ctx: Any, g: Tensor, *_: Any) -> Any:

@@ -6,7 +6,9 @@ nothing at these widths), attention reads queries, keys and values as the featur
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from .rows import (
     ALIGN,
     ATTENDED,
     FACTORS,
+    ZERO,
     Columns,
     LinearPlan,
     columns,
@@ -33,8 +36,13 @@ if TYPE_CHECKING:
 
 SMALL_SET = 8
 """Sets of up to this many items are attended to within registers."""
-_BLOCK = 128
-_DIRECT = 1024  # up to so many items, the bias' gradient needs no partial sums of its own
+ONES = 8
+"""Columns beyond the features that normalised, gated and multiplied rows have: a one, and zeros up to alignment.
+
+The one turns a map's bias into a row of its matrix, and the bias' gradient into a row of the matrix' gradient.
+"""
+_FILL = 132 * 4
+"""So many programs keep an H100 or H200 busy."""
 
 
 def qkv_columns(heads: Heads) -> Columns:
@@ -83,7 +91,8 @@ def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
     """One table for several maps whose parameters follow one another."""
     found, start = [], 0
     for plan in plans:
-        found.append(dense_table(plan).flatten().long() + start * 16)
+        table = _padded_table(plan).flatten().long()
+        found.append(torch.where(table == ZERO, table, table + start * 16))
         start += plan.parameters
     return torch.cat(found).int()
 
@@ -95,7 +104,19 @@ def _factors(device: torch.device) -> Tensor:
 
 
 def prepared_size(plan: LinearPlan) -> int:
-    return (len(plan.inputs) + 1) * len(plan.outputs)
+    return (len(plan.inputs) + ONES) * len(plan.outputs)
+
+
+def normed_width(sizes: Sizes) -> int:
+    """Columns of normalised rows."""
+    return sizes.width + ONES
+
+
+def _padded_table(plan: LinearPlan) -> Tensor:
+    """The dense table with the rows that belong to the last ONES columns of the input."""
+    table = dense_table(plan)
+    more = torch.full((ONES - 1, table.shape[1]), ZERO, dtype=table.dtype)
+    return torch.cat([table, more])
 
 
 def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) -> Tensor:
@@ -110,58 +131,144 @@ def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) ->
 
 
 def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
-    return prepared.view(len(plan.inputs) + 1, len(plan.outputs))
+    return prepared.view(len(plan.inputs) + ONES, len(plan.outputs))
 
 
 def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
-    matrix = _matrix(prepared, plan)
-    if not plan.bias:
-        return x @ matrix[:-1]
-    return torch.addmm(matrix[-1], x, matrix[:-1])
+    matrix, width = _matrix(prepared, plan), len(plan.inputs)
+    if x.shape[1] > width:
+        return x @ matrix
+    return torch.addmm(matrix[width], x, matrix[:width]) if plan.bias else x @ matrix[:width]
 
 
 def add_linear(
     y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
 ) -> Tensor:
     """y + map of x, in place."""
-    return y.addmm_(x, _matrix(prepared, plan)[:-1])
+    return y.addmm_(x, _matrix(prepared, plan)[: x.shape[1]])
 
 
-def add_linear_gradients(
-    x: Tensor, g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
+def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan, width: int) -> Tensor:
+    """Gradient of the first `width` columns of the input."""
+    return g @ _matrix(prepared, plan)[:width].t()
+
+
+def reinsert_input_gradient(
+    g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
 ) -> tuple[Tensor, Tensor]:
-    return linear_input_gradient(g, prepared, plan), linear_weight_gradient(x, g, plan)
+    """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
+    return linear_input_gradient(g, prepared, plan, len(plan.inputs)), g
 
 
-def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
-    return g @ _matrix(prepared, plan)[:-1].t()
+@lru_cache(maxsize=64)
+def _gather_table(plans: tuple[LinearPlan, ...]) -> Tensor:
+    """`inverse_table` of several maps whose matrices follow one another."""
+    tables, start = [], 0
+    for plan in plans:
+        table = inverse_table(plan).long()
+        tables.append(torch.where(table < 0, table, table + start))
+        start += prepared_size(plan)
+    most = max(table.shape[1] for table in tables)
+    wide = [torch.nn.functional.pad(x, (0, most - x.shape[1]), value=-1) for x in tables]
+    return torch.cat(wide).int()
 
 
-def linear_weight_gradient(x: Tensor, g: Tensor, plan: LinearPlan) -> Tensor:
-    """Gradient of the concatenated parameters, float32."""
+@lru_cache(maxsize=64)
+def _all_factors(plans: tuple[LinearPlan, ...]) -> Tensor:
+    return torch.cat([parameter_factors(plan) for plan in plans])
+
+
+class SideStream:
+    """Runs the weights' gradients beside the rest of a backward pass, for steps that are captured as a CUDA graph.
+
+    Small products leave most of the GPU idle, and nothing in the backward pass waits for a weight's gradient. Whatever
+    was given to the side stream is kept alive until `join`.
+    """
+
+    active: SideStream | None = None
+
+    def __init__(self) -> None:
+        self.stream = torch.cuda.Stream()
+        self.kept: list[Tensor] = []
+
+    def join(self) -> None:
+        """From here on the current stream sees the gradients."""
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.kept.clear()
+
+
+@contextlib.contextmanager
+def beside() -> Iterator[SideStream]:
+    """Within: gradients of weights go to a side stream, which must be joined before they are used."""
+    side = SideStream.active = SideStream()
+    try:
+        yield side
+    finally:
+        SideStream.active = None
+
+
+class WeightGradients:
+    """Gradients of the parameters of several maps: one product each, then one gather for all."""
+
+    def __init__(self, plans: tuple[LinearPlan, ...], like: Tensor) -> None:
+        self.plans = plans
+        sizes = [prepared_size(plan) for plan in plans]
+        self.dense = torch.empty(sum(sizes), dtype=like.dtype, device=like.device)
+        parts = self.dense.split(sizes)
+        self.parts = [_matrix(part, plan) for part, plan in zip(parts, plans, strict=True)]
+
+    def add(self, i: int, x: Tensor, g: Tensor) -> None:
+        """The gradient of map i: x went in, g is the gradient of what came out."""
+        with _beside(x, g, self.dense):
+            width = x.shape[1]
+            torch.mm(x.t(), g, out=self.parts[i][:width])
+            if width == len(self.plans[i].inputs) and self.plans[i].bias:
+                _column_sums(g, self.parts[i][width])
+
+    def collect(self) -> Tensor:
+        """One after another, float32."""
+        from . import triton_kernels as kernels
+
+        table = _on_device(_gather_table, self.plans, self.dense.device)
+        factors = _on_device(_all_factors, self.plans, self.dense.device)
+        out = torch.empty(table.shape[0], device=self.dense.device)
+        if table.shape[0]:
+            with _beside(out):
+                kernels.collapse[(math.ceil(table.shape[0] / 256),)](
+                    self.dense, table, factors, out, table.shape[0], MOST=table.shape[1], BLOCK=256
+                )
+        return out
+
+
+@contextlib.contextmanager
+def _beside(*used: Tensor) -> Iterator[None]:
+    """Within: on the side stream, if there is one."""
+    side = SideStream.active
+    if side is None:
+        yield
+        return
+    side.kept.extend(used)
+    side.stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side.stream):
+        yield
+
+
+def _column_sums(x: Tensor, out: Tensor) -> None:
+    """out = x.sum(0), in float32 and always in the same order."""
     from . import triton_kernels as kernels
 
-    items, width = g.shape
-    dense = x.t() @ g
-    table = _on_device(inverse_table, plan, g.device)
-    factors = _on_device(parameter_factors, plan, g.device)
-    parts = 1
-    sums = g
-    if plan.bias:
-        loops = 4 if items <= _DIRECT else 16
-        rows = 16
-        parts = max(math.ceil(items / (rows * loops)), 1)
-        sums = torch.empty(parts, width, device=g.device)
-        grid = (parts, math.ceil(width / 64))
-        kernels.column_sums[grid](g, sums, items, width, COLUMNS=64, ITEMS=rows, LOOPS=loops)
-    out = torch.empty(plan.parameters, device=g.device)
-    if plan.parameters:
-        grid = (math.ceil(plan.parameters / 256),)
-        kernels.collapse[grid](
-            dense, sums, table, factors, out, plan.parameters, dense.numel(), parts, width,
-            MOST=table.shape[1], BLOCK=256,
-        )  # fmt: skip
-    return out
+    items, width = x.shape
+    loops = 16
+    parts = math.ceil(items / (16 * loops))
+    target = out if parts <= 1 else torch.empty(parts, width, device=x.device)
+    if items:
+        kernels.column_sums[parts, math.ceil(width / 64)](
+            x, target, items, F=width, COLUMNS=64, ITEMS=16, LOOPS=loops
+        )
+    else:
+        out.zero_()
+    if parts > 1:
+        _column_sums(target, out)
 
 
 def _tile(sizes: Sizes, items: int) -> dict[str, int]:
@@ -183,13 +290,14 @@ def norm(
 
     items = x.shape[0]
     new = torch.empty_like(x)
-    y = torch.empty_like(x, dtype=dtype)
+    y = torch.empty(items, normed_width(sizes), dtype=dtype, device=x.device)
     stat = torch.empty(items, 2, device=x.device)
     if items:
         tile = _tile(sizes, items)
         grid = (math.ceil(items / tile["ITEMS"]),)
         kernels.norm_forward[grid](
-            x, delta, new, y, stat, items, epsilon, C=sizes.mv, S=sizes.s, **tile
+            x, delta, new, y, stat, items, epsilon,
+            C=sizes.mv, S=sizes.s, ONES=ONES, **tile,
         )  # fmt: skip
     return new, y, stat
 
@@ -202,19 +310,19 @@ def norm_backward(
     sizes: Sizes,
     delta_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of x, and of delta in its dtype (empty if that is float32: then it is the same)."""
+    """Gradient of x, and of delta in its dtype (empty if that is the same dtype)."""
     from . import triton_kernels as kernels
 
     items = y.shape[0]
-    out = torch.empty_like(y, dtype=torch.float32)
+    out = torch.empty(items, sizes.width, device=y.device)
     has_low = delta_dtype != torch.float32
-    low = torch.empty_like(y, dtype=delta_dtype) if has_low else y.new_empty(0)
+    low = torch.empty_like(out, dtype=delta_dtype) if has_low else y.new_empty(0)
     if items:
         tile = _tile(sizes, items)
         grid = (math.ceil(items / tile["ITEMS"]),)
         kernels.norm_backward[grid](
             y if g_new is None else g_new, g_y, y, stat, out, low if has_low else out, items,
-            C=sizes.mv, S=sizes.s, HAS_GX=g_new is not None, HAS_LOW=has_low, **tile,
+            C=sizes.mv, S=sizes.s, ONES=ONES, HAS_GX=g_new is not None, HAS_LOW=has_low, **tile,
         )  # fmt: skip
     return out, low
 
@@ -273,15 +381,15 @@ def features_backward(
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of the projected rows, and of the logarithms of the weights: (H, C + 2)."""
+    """Gradient of the projected rows, and of the logarithms of beta (H, C), alpha (H), gamma (H), one after another."""
     from . import triton_kernels as kernels
 
     items = raw.shape[0]
     out = torch.empty_like(raw)
-    total = raw.new_zeros(heads.queries, heads.mv + 2, dtype=torch.float32)
+    total = torch.zeros(heads.queries * (heads.mv + 2), device=raw.device)
     if items:
         arguments = _head_arguments(heads, weights, items)
-        blocks = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
+        blocks: int = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
         parts = torch.empty(blocks, *total.shape, device=raw.device)
         given = [raw if w is None else w for w in weights]
         kernels.features_backward[blocks, heads.queries + 2 * heads.keys](
@@ -289,7 +397,7 @@ def features_backward(
             epsilon, **arguments,
         )  # fmt: skip
         if any(w is not None for w in weights):
-            total = parts.sum(0)
+            _column_sums(parts, total)
     return out, total
 
 
@@ -331,11 +439,12 @@ def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
     from . import triton_kernels as kernels
 
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
-    out = p.new_empty(items, sizes.s + 2 * BLADES * channels)
+    out = p.new_empty(items, sizes.s + 2 * BLADES * channels + ONES)
     if items:
-        grid = (math.ceil(items * channels / _BLOCK), 2 if sizes.s else 1)
+        block = _block(items * channels)
+        grid = (math.ceil(items * channels / block["BLOCK"]), 2 if sizes.s else 1)
         kernels.bilinear_forward[grid](
-            p, y, reference, out, items, C=channels, S=sizes.s, FY=y.shape[1], BLOCK=_BLOCK
+            p, y, reference, out, items, C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, **block
         )
     return out
 
@@ -347,13 +456,14 @@ def bilinear_backward(
     from . import triton_kernels as kernels
 
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
-    out, g_p = torch.empty_like(g), torch.empty_like(p)
+    out, g_p = g.new_empty(items, g.shape[1] + ONES), torch.empty_like(p)
     g_ref = reference.new_zeros(items, channels) if needs_reference else reference
     if items:
-        grid = (math.ceil(items * channels / _BLOCK), 3 if sizes.s else 2)
+        block = _block(items * channels)
+        grid = (math.ceil(items * channels / block["BLOCK"]), 3 if sizes.s else 2)
         kernels.bilinear_backward[grid](
             p, y, reference, g, g_p, out, g_ref, items,
-            C=channels, S=sizes.s, FY=y.shape[1], HAS_GREF=needs_reference, BLOCK=_BLOCK,
+            C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, HAS_GREF=needs_reference, **block,
         )  # fmt: skip
     return g_p, out, g_ref.sum(-1) if needs_reference else reference.new_zeros(0)
 
@@ -361,11 +471,13 @@ def bilinear_backward(
 def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
     from . import triton_kernels as kernels
 
-    out = torch.empty_like(x)
-    if x.shape[0]:
-        grid = (math.ceil(x.shape[0] * sizes.mv / _BLOCK), 2 if sizes.s else 1)
+    items = x.shape[0]
+    out = x.new_empty(items, sizes.width + ONES)
+    if items:
+        block = _block(items * sizes.mv)
+        grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
         kernels.gate_forward[grid](
-            x, out, x.shape[0], C=sizes.mv, S=sizes.s, ACT=activation, BLOCK=_BLOCK
+            x, out, items, C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, **block
         )
     return out
 
@@ -374,10 +486,20 @@ def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[
     """Gradient of x, and the gate's output again."""
     from . import triton_kernels as kernels
 
-    g_x, out = torch.empty_like(x), torch.empty_like(x)
-    if x.shape[0]:
-        grid = (math.ceil(x.shape[0] * sizes.mv / _BLOCK), 2 if sizes.s else 1)
+    items = x.shape[0]
+    g_x, out = torch.empty_like(x), x.new_empty(items, sizes.width + ONES)
+    if items:
+        block = _block(items * sizes.mv)
+        grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
         kernels.gate_backward[grid](
-            x, g, g_x, out, x.shape[0], C=sizes.mv, S=sizes.s, ACT=activation, BLOCK=_BLOCK
+            x, g, g_x, out, items, C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, **block
         )
     return g_x, out
+
+
+def _block(elements: int) -> dict[str, int]:
+    """Elements per program: few when there are few, to use the whole chip."""
+    block = 128
+    while block > 32 and elements // block < _FILL:
+        block //= 2
+    return dict(BLOCK=block, num_warps=block // 32)

@@ -32,7 +32,7 @@ ALIGN = 8
 
 _IS_SCALAR, _IS_PADDING = -1, -2
 _SHIFT = 16  # a table's entry is parameter · 16 + factor
-_ONE, _ZERO = MAPS, MAPS + 1
+_ONE, ZERO = MAPS, MAPS + 1
 FACTORS = (*SCALES, 1.0, 0.0)
 """What the low bits of an entry mean."""
 
@@ -149,7 +149,7 @@ def dense_table(plan: LinearPlan) -> Tensor:
     blade_i, channel_i = (torch.tensor(x).unsqueeze(1) for x in (plan.inputs.blade, plan.inputs.channel))
     blade_o, channel_o = (torch.tensor(x).unsqueeze(0) for x in (plan.outputs.blade, plan.outputs.channel))
     starts = [sum(plan.sizes[:i]) for i in range(len(plan.sizes))]
-    table = torch.full((len(plan.inputs) + 1, len(plan.outputs)), _ZERO)
+    table = torch.full((len(plan.inputs) + 1, len(plan.outputs)), ZERO)
     body = table[:-1]
 
     def put(where: Tensor, parameter: Tensor, factor: Tensor | int) -> None:
@@ -230,7 +230,7 @@ def blocks_of(flat: Tensor, plan: LinearPlan) -> Blocks:
 def inverse_table(plan: LinearPlan) -> Tensor:
     """(parameters, 6): where in the dense matrix each parameter goes, -1 for nowhere."""
     table = dense_table(plan).long().flatten()
-    used = ((table % _SHIFT) != _ZERO).nonzero()[:, 0]
+    used = ((table % _SHIFT) != ZERO).nonzero()[:, 0]
     parameter = table[used] // _SHIFT
     order = parameter.argsort(stable=True)
     used, parameter = used[order], parameter[order]

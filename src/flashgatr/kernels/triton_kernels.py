@@ -22,25 +22,30 @@ _FREE = ["T"]  # no new compilation for another number of items
 @triton.jit(do_not_specialize=_FREE)
 def norm_forward(
     x_ptr, d_ptr, new_ptr, y_ptr, stat_ptr, T, epsilon,
-    C: tl.constexpr, S: tl.constexpr,
+    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr,
     ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
     """new = x + d; y = new / sqrt(max(mean_c <new, new>, epsilon)), scalars: layer norm.
 
-    stat: the inverse norm (negative where epsilon decided) and the inverse deviation.
+    stat: the inverse norm (negative where epsilon decided) and the inverse deviation. y has ONES more columns: a one,
+    which makes the bias a row of the next matrix, and zeros.
     """
     F: tl.constexpr = S + 16 * C
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = t < T
     col = tl.arange(0, MV)
     at = t[:, None] * F + S + col[None, :]
+    y_at = t[:, None] * (F + ONES) + S + col[None, :]
     inside = ok[:, None] & (col < 16 * C)[None, :]
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     x += tl.load(d_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(new_ptr + at, x, mask=inside)
     squared = tl.sum(tl.where((col < 8 * C)[None, :], x * x, 0.0), axis=1) / C
     r = 1.0 / tl.sqrt(tl.maximum(squared, epsilon))
-    tl.store(y_ptr + at, (x * r[:, None]).to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(y_ptr + y_at, (x * r[:, None]).to(y_ptr.dtype.element_ty), mask=inside)
+    one = tl.arange(0, ONES)[None, :]
+    one_at = y_ptr + t[:, None] * (F + ONES) + F + one
+    tl.store(one_at, tl.where(one == 0, 1.0, 0.0).to(y_ptr.dtype.element_ty), mask=ok[:, None])
     tl.store(stat_ptr + 2 * t, tl.where(squared > epsilon, r, -r), mask=ok)
     if S > 0:
         col_s = tl.arange(0, SC)
@@ -52,14 +57,15 @@ def norm_forward(
         mean = tl.sum(s, axis=1) / S
         s = tl.where(inside_s, s - mean[:, None], 0.0)
         rstd = 1.0 / tl.sqrt(tl.sum(s * s, axis=1) / S + 1e-5)
-        tl.store(y_ptr + at_s, (s * rstd[:, None]).to(y_ptr.dtype.element_ty), mask=inside_s)
+        y_at_s = t[:, None] * (F + ONES) + col_s[None, :]
+        tl.store(y_ptr + y_at_s, (s * rstd[:, None]).to(y_ptr.dtype.element_ty), mask=inside_s)
         tl.store(stat_ptr + 2 * t + 1, rstd, mask=ok)
 
 
 @triton.jit(do_not_specialize=_FREE)
 def norm_backward(
     gx_ptr, gy_ptr, y_ptr, stat_ptr, out_ptr, low_ptr, T,
-    C: tl.constexpr, S: tl.constexpr, HAS_GX: tl.constexpr, HAS_LOW: tl.constexpr,
+    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, HAS_GX: tl.constexpr, HAS_LOW: tl.constexpr,
     ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
     """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d."""
@@ -69,8 +75,9 @@ def norm_backward(
     col = tl.arange(0, MV)
     at = t[:, None] * F + S + col[None, :]
     inside = ok[:, None] & (col < 16 * C)[None, :]
-    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    g = tl.load(gy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    y_at = t[:, None] * (F + ONES) + S + col[None, :]
+    y = tl.load(y_ptr + y_at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(gy_ptr + y_at, mask=inside, other=0.0).to(tl.float32)
     r = tl.load(stat_ptr + 2 * t, mask=ok, other=0.0)
     dot = tl.where(r > 0, tl.sum(g * y, axis=1) / C, 0.0)
     g = tl.abs(r)[:, None] * (g - tl.where((col < 8 * C)[None, :], y * dot[:, None], 0.0))
@@ -83,8 +90,9 @@ def norm_backward(
         col_s = tl.arange(0, SC)
         at_s = t[:, None] * F + col_s[None, :]
         inside_s = ok[:, None] & (col_s < S)[None, :]
-        s = tl.load(y_ptr + at_s, mask=inside_s, other=0.0).to(tl.float32)
-        h = tl.load(gy_ptr + at_s, mask=inside_s, other=0.0).to(tl.float32)
+        y_at_s = t[:, None] * (F + ONES) + col_s[None, :]
+        s = tl.load(y_ptr + y_at_s, mask=inside_s, other=0.0).to(tl.float32)
+        h = tl.load(gy_ptr + y_at_s, mask=inside_s, other=0.0).to(tl.float32)
         rstd = tl.load(stat_ptr + 2 * t + 1, mask=ok, other=0.0)
         mean = tl.sum(h, axis=1) / S
         along = tl.sum(h * s, axis=1) / S
@@ -122,11 +130,11 @@ def features_forward(
     ok = (t < T)[:, None]
     head = tl.program_id(1)
     if head >= H + HK:
-        head -= H + HK
-        col = tl.arange(0, VALUES)[None, :]
-        inside = ok & (col < DV)
-        value = tl.load(raw_ptr + t[:, None] * R + V_AT + head * DV + col, mask=inside, other=0.0)
-        tl.store(v_ptr + (t[:, None] * HK + head) * DV + col, value, mask=inside)
+        v_head = head - H - HK
+        place = tl.arange(0, VALUES)[None, :]
+        valid = ok & (place < DV)
+        value = tl.load(raw_ptr + t[:, None] * R + V_AT + v_head * DV + place, mask=valid, other=0.0)
+        tl.store(v_ptr + (t[:, None] * HK + v_head) * DV + place, value, mask=valid)
     else:
         is_query = head < H
         col = tl.arange(0, PLAIN)[None, :]
@@ -178,27 +186,26 @@ def features_backward(
     HAS_ALPHA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of raw; `part` (programs, H, CM + 2) gets the gradients of log beta, alpha, gamma, not yet summed."""
+    """Gradient of raw; `part` (programs, H CM + 2 H) gets those of log beta, alpha and gamma, not yet summed."""
     W0: tl.constexpr = WIDTH - 4 * CM if AWARE else WIDTH
     block = tl.program_id(0)
     t = block.to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = (t < T)[:, None]
     head = tl.program_id(1)
     if head >= H + HK:
-        head -= H + HK
-        col = tl.arange(0, VALUES)[None, :]
-        inside = ok & (col < DV)
-        value = tl.load(gv_ptr + (t[:, None] * HK + head) * DV + col, mask=inside, other=0.0)
-        tl.store(graw_ptr + t[:, None] * R + V_AT + head * DV + col, value, mask=inside)
-        if head == 0:
+        v_head = head - H - HK
+        place = tl.arange(0, VALUES)[None, :]
+        valid = ok & (place < DV)
+        value = tl.load(gv_ptr + (t[:, None] * HK + v_head) * DV + place, mask=valid, other=0.0)
+        row = graw_ptr + t[:, None] * R
+        tl.store(row + V_AT + v_head * DV + place, value, mask=valid)
+        if v_head == 0:
             rest = tl.arange(0, 8)[None, :]
             zero = tl.zeros([ITEMS, 8], tl.float32).to(graw_ptr.dtype.element_ty)
-            pad = H * WIDTH + rest
-            tl.store(graw_ptr + t[:, None] * R + pad, zero, mask=ok & (pad < K_AT))
-            pad = K_AT + HK * WIDTH + rest
-            tl.store(graw_ptr + t[:, None] * R + pad, zero, mask=ok & (pad < V_AT))
-            pad = V_AT + HK * DV + rest
-            tl.store(graw_ptr + t[:, None] * R + pad, zero, mask=ok & (pad < R))
+            pad_q, pad_k, pad_v = H * WIDTH + rest, K_AT + HK * WIDTH + rest, V_AT + HK * DV + rest
+            tl.store(row + pad_q, zero, mask=ok & (pad_q < K_AT))
+            tl.store(row + pad_k, zero, mask=ok & (pad_k < V_AT))
+            tl.store(row + pad_v, zero, mask=ok & (pad_v < R))
     else:
         is_query = head < H
         col = tl.arange(0, PLAIN)[None, :]
@@ -209,19 +216,19 @@ def features_backward(
             at = t[:, None] * R + K_AT + (head - H) * WIDTH
             grad = gk_ptr + (t[:, None] * HK + head - H) * D
         g = tl.load(grad + col, mask=ok & (col < W0), other=0.0).to(tl.float32)
+        part = part_ptr + block * H * (CM + 2)
         if is_query:
-            part = part_ptr + (block * H + head) * (CM + 2)
             if HAS_ALPHA or HAS_GAMMA:
                 x = tl.load(raw_ptr + at + col, mask=ok & (col < W0), other=0.0).to(tl.float32)
             if HAS_ALPHA:
                 alpha = tl.exp(tl.load(alpha_ptr + head))
                 g = tl.where(col >= SH, g * alpha, g)
-                tl.store(part + CM, tl.sum(tl.sum(tl.where(col >= SH, g * x, 0.0), axis=1), axis=0))
+                tl.store(part + H * CM + head, tl.sum(tl.sum(tl.where(col >= SH, g * x, 0.0), axis=1), axis=0))
             if HAS_GAMMA:
                 gamma = tl.exp(tl.load(gamma_ptr + head))
                 g = tl.where(col < SH, g * gamma, g)
                 tl.store(
-                    part + CM + 1, tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0)
+                    part + H * CM + H + head, tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0)
                 )
         tl.store(graw_ptr + at + col, g.to(graw_ptr.dtype.element_ty), mask=ok & (col < W0))
         if AWARE:
@@ -242,7 +249,7 @@ def features_backward(
                     square = P0 * P0 + P1 * P1 + P2 * P2
                     total = g0 * W * W + g1 * square + W * (g2 * P0 + g3 * P1 + g4 * P2)
                     channel = tl.arange(0, CHANNELS)
-                    tl.store(part + channel, tl.sum(total, axis=0), mask=channel < CM)
+                    tl.store(part + head * CM + channel, tl.sum(total, axis=0), mask=channel < CM)
                 gW = 2 * W * g0 + g2 * P0 + g3 * P1 + g4 * P2
                 gP0, gP1, gP2 = 2 * P0 * g1 + W * g2, 2 * P1 * g1 + W * g3, 2 * P2 * g1 + W * g4
             else:
@@ -306,7 +313,8 @@ def small_attention_backward(
     v = tl.load(v_ptr + (t * HK + shared) * DV + e[None, :], mask=row_e, other=0.0).to(tl.float32)
     gk = tl.zeros([ITEMS, DP], tl.float32)
     gv = tl.zeros([ITEMS, VP], tl.float32)
-    for head in range(shared, H, HK):
+    for group in range(H // HK):
+        head = shared + group * HK
         at = (t * H + head) * D + d[None, :]
         q = tl.load(q_ptr + at, mask=row_d, other=0.0).to(tl.float32)
         go = tl.load(go_ptr + (t * H + head) * DV + e[None, :], mask=row_e, other=0.0).to(tl.float32)
@@ -348,47 +356,60 @@ def _activate(x, ACT: tl.constexpr):
         return _gate(x, ACT)
 
 
+@triton.jit
+def _write_ones(y_ptr, e, T, F: tl.constexpr, ONES: tl.constexpr):
+    """A one and zeros after the F columns of every row; e counts at least as many elements as there are rows."""
+    for i in tl.static_range(ONES):
+        tl.store(y_ptr + e * (F + ONES) + F + i, (0.0 if i else 1.0), mask=e < T)
+
+
 @triton.jit(do_not_specialize=_FREE)
 def gate_forward(
-    x_ptr, y_ptr, T, C: tl.constexpr, S: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr
-):
+    x_ptr, y_ptr, T,
+    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Every multivector times a function of its scalar part; scalars activated."""
     F: tl.constexpr = S + 16 * C
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     if tl.program_id(1) == 0:
         ok = e < T * C
         at = e // C * F + S + e % C
+        y_at = at + e // C * ONES
+        _write_ones(y_ptr, e, T, F, ONES)
         gate, _ = _gate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
         for k in tl.static_range(16):
             x = tl.load(x_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
-            tl.store(y_ptr + at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
+            tl.store(y_ptr + y_at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
     else:
         for part in tl.static_range((S + C - 1) // C):
             i = e + part * tl.num_programs(0) * BLOCK
             ok = i < T * S
             at = i // S * F + i % S
             value, _ = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
-            tl.store(y_ptr + at, value.to(y_ptr.dtype.element_ty), mask=ok)
+            tl.store(y_ptr + i // S * (F + ONES) + i % S, value.to(y_ptr.dtype.element_ty), mask=ok)
 
 
 @triton.jit(do_not_specialize=_FREE)
 def gate_backward(
-    x_ptr, gy_ptr, gx_ptr, y_ptr, T, C: tl.constexpr, S: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr
-):
+    x_ptr, gy_ptr, gx_ptr, y_ptr, T,
+    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Gradient of x; y is computed again on the way."""
     F: tl.constexpr = S + 16 * C
     e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     if tl.program_id(1) == 0:
         ok = e < T * C
         at = e // C * F + S + e % C
+        y_at = at + e // C * ONES
         first = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)
+        _write_ones(y_ptr, e, T, F, ONES)
         gate, slope = _gate(first, ACT)
         dot = tl.zeros([BLOCK], tl.float32)
         for k in tl.static_range(16):
             x = tl.load(x_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
             g = tl.load(gy_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
             dot += x * g
-            tl.store(y_ptr + at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
+            tl.store(y_ptr + y_at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
             if k > 0:
                 tl.store(gx_ptr + at + k * C, (gate * g).to(gx_ptr.dtype.element_ty), mask=ok)
         g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)
@@ -400,7 +421,7 @@ def gate_backward(
             at = i // S * F + i % S
             value, slope = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
             g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)
-            tl.store(y_ptr + at, value.to(y_ptr.dtype.element_ty), mask=ok)
+            tl.store(y_ptr + i // S * (F + ONES) + i % S, value.to(y_ptr.dtype.element_ty), mask=ok)
             tl.store(gx_ptr + at, (g * slope).to(gx_ptr.dtype.element_ty), mask=ok)
 
 
@@ -416,7 +437,9 @@ def prepare(theta_ptr, table_ptr, factor_ptr, out_ptr, size, BLOCK: tl.constexpr
 
 
 @triton.jit(do_not_specialize=_FREE)
-def column_sums(g_ptr, part_ptr, T, F: tl.constexpr, COLUMNS: tl.constexpr, ITEMS: tl.constexpr, LOOPS):
+def column_sums(
+    g_ptr, part_ptr, T, F: tl.constexpr, COLUMNS: tl.constexpr, ITEMS: tl.constexpr, LOOPS: tl.constexpr
+):
     """part[program, :] = sum over the program's LOOPS x ITEMS items of some columns of g."""
     col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([ITEMS, COLUMNS], tl.float32)
@@ -425,26 +448,21 @@ def column_sums(g_ptr, part_ptr, T, F: tl.constexpr, COLUMNS: tl.constexpr, ITEM
         t = start + i * ITEMS + tl.arange(0, ITEMS)
         ok = (t < T)[:, None] & (col < F)[None, :]
         total += tl.load(g_ptr + t[:, None] * F + col[None, :], mask=ok, other=0.0).to(tl.float32)
-    tl.store(part_ptr + tl.program_id(0) * F + col, tl.sum(total, axis=0), mask=col < F)
+    total = tl.sum(total, axis=0).to(part_ptr.dtype.element_ty)
+    tl.store(part_ptr + tl.program_id(0) * F + col, total, mask=col < F)
 
 
 @triton.jit
 def collapse(
-    dense_ptr, bias_ptr, table_ptr, factor_ptr, out_ptr, size, body, PARTS, F,
-    MOST: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Gradient of every parameter from that of the dense matrix, whose last row comes as PARTS rows to be summed."""
+    dense_ptr, table_ptr, factor_ptr, out_ptr, size, MOST: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Gradient of every parameter from those of the matrices it is copied to."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
     total = tl.zeros([BLOCK], tl.float32)
     for i in tl.static_range(MOST):
         at = tl.load(table_ptr + e * MOST + i, mask=ok, other=-1)
-        in_body = (at >= 0) & (at < body)
-        total += tl.load(dense_ptr + at, mask=in_body, other=0.0).to(tl.float32)
-        if i == 0:
-            is_bias = at >= body
-            for part in range(PARTS):
-                total += tl.load(bias_ptr + part * F + at - body, mask=is_bias, other=0.0)
+        total += tl.load(dense_ptr + at, mask=at >= 0, other=0.0).to(tl.float32)
     factor = tl.load(factor_ptr + e, mask=ok, other=0.0)
     tl.store(out_ptr + e, total * factor, mask=ok)
 
@@ -454,9 +472,10 @@ def _bilinear_source() -> str:
     lines = [
         "@triton.jit(do_not_specialize=['T'])",
         "def bilinear_forward(p_ptr, y_ptr, ref_ptr, out_ptr, T,",
-        "                     C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, BLOCK: tl.constexpr):",
+        "                     C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
+        "                     BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    F: tl.constexpr = S + 32 * C",
+        "    F: tl.constexpr = S + 32 * C + ONES",
         "    if tl.program_id(1) == 1:",
         "        for part in tl.static_range((S + C - 1) // C):",
         "            i = e + part * tl.num_programs(0) * BLOCK",
@@ -468,6 +487,7 @@ def _bilinear_source() -> str:
         "        t = e // C",
         "        p = p_ptr + t * 64 * C + e % C",
         "        out = out_ptr + t * F + S + e % C",
+        "        _write_ones(out_ptr, e, T, F - ONES, ONES)",
     ]
 
     def load(name: str, pointer: str, offset: int, step: int = 1) -> list[str]:
@@ -499,10 +519,10 @@ def _bilinear_source() -> str:
         "",
         "@triton.jit(do_not_specialize=['T'])",
         "def bilinear_backward(p_ptr, y_ptr, ref_ptr, ga_ptr, gp_ptr, out_ptr, gref_ptr, T,",
-        "                      C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, HAS_GREF: tl.constexpr,",
-        "                      BLOCK: tl.constexpr):",
+        "                      C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
+        "                      HAS_GREF: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    F: tl.constexpr = S + 32 * C",
+        "    F: tl.constexpr = S + 32 * C + ONES",
         "    if tl.program_id(1) == 2:",
         "        for part in tl.static_range((S + C - 1) // C):",
         "            i = e + part * tl.num_programs(0) * BLOCK",
@@ -517,9 +537,11 @@ def _bilinear_source() -> str:
             "        t = e // C",
             "        p = p_ptr + t * 64 * C + e % C",
             "        gp = gp_ptr + t * 64 * C + e % C",
-            "        ga = ga_ptr + t * F + S + e % C",
+            "        ga = ga_ptr + t * (F - ONES) + S + e % C",
             "        out = out_ptr + t * F + S + e % C",
         ]
+        if form == "product":
+            lines.append("        _write_ones(out_ptr, e, T, F - ONES, ONES)")
         at = 0 if form == "product" else 1
         lines += load("x", "p", 16 * part) + load("y", "p", 16 * (part + 1))
         lines += load("g", "ga", at, 2)
@@ -544,7 +566,7 @@ def _compile(source: str) -> Any:
     name = f"<{__name__} bilinear>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType("flashgatr_bilinear_triton")
-    module.__dict__.update(triton=triton, tl=tl)
+    module.__dict__.update(triton=triton, tl=tl, _write_ones=_write_ones)
     exec(compile(source, name, "exec"), module.__dict__)  # our own text, from our own tables
     return module
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ...kernels.gpu import beside
 from ..config import TrainConfig
 from .distributed import World
+from .flat import FlatAdam
 from .task import Batch, Task
 
 Outcome = tuple[Tensor, Tensor, Tensor]
@@ -47,7 +49,7 @@ class Stepper:
         self,
         task: Task,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Adam,
         config: TrainConfig,
         world: World,
         say: Callable[[str], None],
@@ -87,21 +89,25 @@ class Stepper:
         graph.replay()
         return outcome
 
-    def _backward(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Gradients of the loss; returns the loss and the gradients' norm (before clipping)."""
+    def _gradients(self, batch: Batch, weight: float) -> Tensor:
+        """Gradients of the loss; returns the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss, _ = self.task.loss(self.model, batch)
         (loss * weight if weight != 1 else loss).backward()
+        return loss.detach() * weight if weight != 1 else loss.detach()
+
+    def _clip(self) -> Tensor:
+        """Scale the gradients down to the largest norm allowed; returns the norm they had."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = _full(torch.nn.utils.get_total_norm(gradients))
         if self.config.clip:
             scale = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
             torch._foreach_mul_(gradients, scale)
-        return loss.detach() * weight, norm
+        return norm
 
     def _eager(self, batch: Batch, weight: float) -> Outcome:
-        loss, norm = self._backward(batch, weight)
+        loss, norm = self._gradients(batch, weight), self._clip()
         loss = self.world.sum(loss.clone()) / self.world.size
         bad = ~(loss.isfinite() & norm.isfinite())
         if not bool(bad):
@@ -109,28 +115,31 @@ class Stepper:
         return loss, norm, bad.float()
 
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome]:
-        """Record the whole step; the warm-up runs it with the update switched off."""
-        self._buffers = tuple(x.clone() for x in batch)
+        """Record the whole step; the warm-up runs it with the update switched off.
 
-        def body() -> Outcome:
-            loss, norm = self._backward(self._buffers, 1.0)
-            bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
-            self.optimizer.found_inf = torch.maximum(bad, self._forbid)  # type: ignore[attr-defined]
-            self.optimizer.step()
-            return loss, norm, bad
+        The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
+        """
+        self._buffers = tuple(x.clone() for x in batch)
 
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                body()
+                self._gradients(self._buffers, 1.0)
+            self.optimizer.found_inf = self._forbid  # type: ignore[attr-defined]
+            self.optimizer.step()  # changes nothing, but makes its state
+            del self.optimizer.found_inf  # type: ignore[attr-defined]
+            flat = FlatAdam(self.optimizer)
+            flat.step(self.config.clip, self._forbid, self._gradients(self._buffers, 1.0))
         torch.cuda.current_stream().wait_stream(stream)
         self.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outcome = body()
+        with torch.cuda.graph(graph), beside() as side:
+            loss = self._gradients(self._buffers, 1.0)
+            side.join()
+            norm, bad = flat.step(self.config.clip, self._forbid, loss)
         self._forbid.zero_()
-        return graph, outcome
+        return graph, (loss, norm, bad)
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.config.precision != "bfloat16":

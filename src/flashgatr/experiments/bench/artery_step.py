@@ -1,0 +1,73 @@
+"""Forward and backward of the artery networks on meshes of one size, 8 of 7,000 vertices, without checkpointing.
+
+GATr with q, k, v as wide as the paper's parameter counts say (width factor 1) and as the authors' code has them (2), and a
+Transformer of 160 channels; eagerly and as one CUDA graph, the Transformer also with compiled blocks in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import timing, workload
+from .timing import Found, Report
+from .workload import Work
+
+MESHES, VERTICES = 8, 7000
+FEWER_MESHES, FEWER_VERTICES = 2, 200  # on a CPU
+NUMBERS = 7, 3
+"""Of every vertex, into and out of the Transformer: position, normal and distance to the inlet; a vector."""
+
+
+def works(device: torch.device) -> dict[tuple[str, int | None], Callable[[], Work]]:
+    """How to make the networks: by model and width factor."""
+    wide = {
+        ("gatr", width): lambda width=width: workload.gatr("arteries", device, attention_width=width)
+        for width in (1, 2)
+    }
+    make = {("transformer", None): lambda: workload.transformer(NUMBERS, device, hidden_channels=160)}
+    return {**wide, **make}
+
+
+def told(width: int | None) -> dict[str, Any]:
+    """The width factor as a setting, of networks that have one."""
+    return {} if width is None else {"width_factor": width}
+
+
+def fixed_size(work: Work, size: tuple[int, int], *, graph: bool, compiled: bool = False) -> Found:
+    """Time and memory on a batch that never changes."""
+    if compiled:
+        work.compile()
+    sample = work.sample(*size)
+    return timing.measure(lambda: work.step(sample), work.device, graph=graph)
+
+
+def run() -> None:
+    device = timing.pick_device()
+    cuda = device.type == "cuda"
+    size = (MESHES, VERTICES) if cuda else (FEWER_MESHES, FEWER_VERTICES)
+    precision = workload.usual_precision(device)
+    report = Report("artery-step", keep=cuda, batch=size[0], items=size[1], precision=precision)
+    with timing.precision(precision):
+        for (model, width), make in works(device).items():
+            modes = [(False, False)]  # (CUDA graph, compiled)
+            if cuda:
+                modes.append((True, False))
+            if cuda and model == "transformer":
+                modes.append((True, True))
+            for graph, compiled in modes:
+                settings = {**told(width), "cuda_graph": graph, "compile": compiled}
+                report.run(
+                    model,
+                    settings,
+                    lambda make=make, graph=graph, compiled=compiled: fixed_size(  # type: ignore[misc]
+                        make(), size, graph=graph, compiled=compiled
+                    ),
+                )
+    report.show()
+    for model in ("gatr", "transformer"):
+        times = [row["time"] for row in report.rows if row["model"] == model]
+        if times:
+            print(f"best {model}: {min(times):g} ms")

@@ -1,0 +1,146 @@
+"""One training step of the n-body models as the engine runs it: forward, backward, clip, Adam.
+
+64 systems of 4 bodies. Eagerly and, on a GPU, as one CUDA graph; the Transformer also with compiled blocks in the graph (GATr's
+kernels leave nothing to compile), GATr also through its plain layers. `first_call` is the time from building GATr to the
+end of its first step, compilation of kernels included: for a fair figure, start without Triton's cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ...kernels.paths import plain_kernels
+from .. import registry
+from ..config import TrainConfig
+from ..engine.distributed import World
+from ..engine.stepper import Stepper, make_optimizer
+from ..nbody import models as _models  # noqa: F401  registers the models
+from . import timing
+from .timing import Found, Report
+
+BATCH, BODIES = 64, 4
+MODELS = ("gatr", "transformer", "mlp")
+
+
+class RandomSystems:
+    """A task of the engine on random systems that never change."""
+
+    def __init__(self, name: str, device: torch.device, batch: int = BATCH) -> None:
+        self.model = registry.build("nbody", name, {}).to(device)
+        self.samples = batch
+        shapes = (batch, BODIES), *[(batch, BODIES, 3)] * 3
+        self.systems = tuple(torch.randn(shape, device=device) for shape in shapes)
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+        return self.systems
+
+    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
+        *inputs, target = batch
+        prediction, regulariser = model(*inputs)
+        return (prediction - target).square().mean() + 0.01 * regulariser, {}
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        return {}
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        return {}
+
+    def gradients(self) -> None:
+        """Forward and backward, without the optimiser."""
+        self.model.zero_grad(set_to_none=True)
+        self.loss(self.model, self.systems)[0].backward()
+
+
+class Case(NamedTuple):
+    """How a model is run."""
+
+    model: str
+    precision: str
+    cuda_graph: bool = False
+    compile: bool = False
+    path: str = "fused"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        told = self._asdict()
+        del told["model"]
+        if self.model != "gatr":
+            del told["path"]
+        return told
+
+
+def cases(cuda: bool) -> Iterator[Case]:
+    """Of two cases that differ in the path alone, the fused one comes last: the latest result is the one that counts."""
+    for precision in ("tf32", "float32") if cuda else ("float32",):
+        for model in MODELS:
+            if model == "gatr" and precision == "float32":
+                yield Case(model, precision, path="plain")
+            yield Case(model, precision)
+            if cuda:
+                yield Case(model, precision, cuda_graph=True)
+            if cuda and model == "transformer":
+                yield Case(model, precision, cuda_graph=True, compile=True)
+
+
+def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool = False) -> Found:
+    """Time and memory of a step, and how long the first one took if that is wanted."""
+    plain = plain_kernels() if case.path == "plain" else contextlib.nullcontext()
+    with timing.precision(case.precision), plain:
+        memory = None
+        if case.cuda_graph:
+            _step(case, device)()  # compiles everything, so that the capture's peak is the step's own
+            timing.release()
+            timing.reset_peak(device)
+        begin = time.perf_counter()
+        step = _step(case, device)
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        if case.cuda_graph:
+            memory = timing.peak(device)
+        found = timing.measure(step, device, repeats=repeats)
+    if memory is not None:
+        found.metrics["memory"] = memory
+    if first_call:
+        found.metrics["first_call"] = seconds
+    return found
+
+
+def _step(case: Case, device: torch.device) -> timing.Step:
+    task = RandomSystems(case.model, device)
+    config = TrainConfig(
+        cuda_graph=case.cuda_graph, compile=case.compile, precision=_engine_precision(case)
+    )
+    optimizer = make_optimizer(task.model, config, device)
+    stepper = Stepper(task, task.model, optimizer, config, World(0, 1, device), print)
+    return lambda: stepper.step(task.systems)
+
+
+def _engine_precision(case: Case) -> Any:
+    return case.precision
+
+
+def run() -> None:
+    device = timing.pick_device()
+    cuda = device.type == "cuda"
+    report = Report("nbody-step", keep=cuda, batch=BATCH, items=BODIES)
+    torch.zeros(1, device=device)  # starts the device, which is no part of anybody's first call
+    is_first = True
+    for case in cases(cuda):
+        first = is_first and case.model == "gatr" and case.path == "fused"
+        is_first = is_first and not first
+        report.run(
+            case.model,
+            case.settings,
+            lambda case=case, first=first: measure(  # type: ignore[misc]
+                case, device, repeats=20 if cuda else 3, first_call=first
+            ),
+        )
+    report.show()

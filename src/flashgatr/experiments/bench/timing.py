@@ -1,0 +1,255 @@
+"""What all benchmarks share: time, peak memory, CUDA graphs, cases that may fail, and the table at the end.
+
+A step is called once to compile what it needs and once more to see how slow it is; then it is warmed up and repeated, less
+often if it is slow. Times are medians: of the clock on a CPU, of CUDA events on a GPU. Memory is the peak of
+`torch.cuda.max_memory_allocated` in warm steps, or while a graph is captured (a replay allocates nothing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .. import results
+from ..engine.trainer import set_precision
+
+Step = Callable[[], object]
+
+UNITS = {
+    "time": "ms",
+    "memory": "MiB",
+    "first_call": "s",
+    "ratio": "1",
+    "time per 1,000 items": "ms",
+    "slow steps": "steps",
+}
+"""Unit of every metric."""
+WARMUP, REPEATS, FEWEST = 3, 15, 3
+PATIENCE = 2000.0
+"""A case is repeated for about so many milliseconds at the most."""
+SLOW = 3000.0
+"""From so many milliseconds on, a step is measured once."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one case gave: values by metric, and settings that are known only afterwards."""
+
+    metrics: dict[str, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+# ---- measuring ----
+
+
+def pick_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def once(step: Step, device: torch.device) -> float:
+    """Milliseconds of one call, from an idle device to an idle device."""
+    if device.type != "cuda":
+        begin = time.perf_counter()
+        step()
+        return 1000 * (time.perf_counter() - begin)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start.record()
+    step()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def in_turn(
+    steps: Sequence[Step], device: torch.device, *, repeats: int = REPEATS
+) -> list[list[float]]:
+    """Milliseconds of the calls of each step, after warm-up; the steps take turns, so that all see the same machine."""
+    for step in steps:
+        once(step, device)
+    reset_peak(device)
+    first = [once(step, device) for step in steps]
+    if sum(first) > SLOW:
+        return [[t] for t in first]
+    rounds = max(FEWEST, min(repeats, int(PATIENCE / max(sum(first), 1e-3))))
+    every = [[once(step, device) for step in steps] for _ in range(WARMUP - 2 + rounds)]
+    return [list(times) for times in zip(*every[WARMUP - 2 :], strict=True)]
+
+
+def measure(
+    step: Step, device: torch.device, *, graph: bool = False, repeats: int = REPEATS
+) -> Found:
+    """Median time and, on a GPU, peak memory of a step; `graph`: of the step replayed as one CUDA graph."""
+    memory = None
+    if graph:
+        step, memory = capture(step, device)
+    (times,) = in_turn([step], device, repeats=repeats)
+    metrics = {"time": statistics.median(times)}
+    if device.type == "cuda":
+        metrics["memory"] = peak(device) if memory is None else memory
+    return Found(metrics)
+
+
+def capture(step: Step, device: torch.device) -> tuple[Step, float]:
+    """The step as one CUDA graph, warmed up on a side stream, and the peak memory (MiB) of its capture."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARMUP):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    reset_peak(device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay, peak(device)
+
+
+def reset_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak(device: torch.device) -> float:
+    """MiB allocated at the most since `reset_peak`."""
+    return torch.cuda.max_memory_allocated(device) / 2**20
+
+
+def release() -> None:
+    """Give back what the last case held, so that the next one's peak is its own."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextlib.contextmanager
+def precision(name: str) -> Iterator[None]:
+    """Within: float32 products as the engine sets them for this precision of a run."""
+    before = torch.get_float32_matmul_precision()
+    set_precision(name)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Within: torch computes with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# ---- reporting ----
+
+
+class Report:
+    """The cases of one benchmark: recorded as they come (if `keep`), printed as one table in the end.
+
+    A case that fails is a line that says why; the others go on.
+    """
+
+    def __init__(self, benchmark: str, *, keep: bool, **common: Any) -> None:
+        self.benchmark, self.keep, self.common = benchmark, keep, common
+        self.rows: list[dict[str, Any]] = []
+        self.failures: list[str] = []
+
+    def run(self, model: str, settings: dict[str, Any], case: Callable[[], Found]) -> Found | None:
+        """Measure a case and add what it found."""
+        found = self.attempt(model, settings, case)
+        if found is not None:
+            self.add(model, settings, found)
+        return found
+
+    def attempt(
+        self, model: str, settings: dict[str, Any], case: Callable[[], Found]
+    ) -> Found | None:
+        """What a case found, not added yet; None, and a line, if it failed."""
+        release()
+        try:
+            return case()
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            reason = (str(error).splitlines() or [""])[0][:160]
+            line = f"{_told(model, settings)} failed: {type(error).__name__}: {reason}"
+            self.failures.append(f"{line} ({where.filename.rpartition('/')[2]}:{where.lineno})")
+            print(f"{self.benchmark}: {self.failures[-1]}", flush=True)
+            return None
+
+    def add(self, model: str, settings: dict[str, Any], found: Found) -> None:
+        told = {**self.common, **settings, **found.settings}
+        values = {metric: float(f"{value:.5g}") for metric, value in found.metrics.items()}
+        for metric, value in values.items():
+            if self.keep:
+                results.record(
+                    self.benchmark,
+                    model,
+                    metric,
+                    value,
+                    UNITS[metric],
+                    told,
+                    folder=results.FOLDER,
+                )
+        self.rows.append({"model": model, **settings, **found.settings, **values})
+        said = ", ".join(f"{metric} {x:g} {UNITS[metric]}" for metric, x in values.items())
+        print(f"{self.benchmark}: {_told(model, settings | found.settings)}: {said}", flush=True)
+
+    def show(self) -> None:
+        """Print all cases as a table, then the failed ones."""
+        where = "recorded" if self.keep else "not recorded: this is not the machine it is meant for"
+        common = ", ".join(f"{key} {value}" for key, value in self.common.items())
+        print(f"\n{self.benchmark} on {results.machine()} ({where})")
+        if common:
+            print(common)
+        print(table(self.rows) if self.rows else "no case was measured")
+        for line in self.failures:
+            print(line)
+        print(flush=True)
+
+
+def _told(model: str, settings: dict[str, Any]) -> str:
+    return " ".join([model, *(f"{key}={value}" for key, value in settings.items())])
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as aligned text, a column per key in the order of appearance; units stand in the heads of metrics.
+
+    >>> print(table([{"model": "gatr", "time": 1.5}, {"model": "mlp", "graph": True, "time": 12.25}]))
+    model  time (ms)  graph
+    gatr         1.5
+    mlp        12.25   True
+    """
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    heads = [f"{key} ({UNITS[key]})" if key in UNITS else key for key in columns]
+    lines = [heads, *([_shown(row.get(key)) for key in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    texts = (
+        "  ".join(
+            [line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]
+        ).rstrip()
+        for line in lines
+    )  # fmt: skip
+    return "\n".join(texts)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1000 else _plain(value)
+
+
+def _plain(value: object) -> str:
+    return f"{value:,.0f}" if isinstance(value, float) else str(value)

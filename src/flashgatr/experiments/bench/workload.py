@@ -1,0 +1,103 @@
+"""A network on random sets: what the benchmarks of large sets take for a training step, without the optimiser.
+
+    zero_grad, forward, mean square of the output minus random targets, backward
+
+In bfloat16 by autocast on a GPU (`precision` says so), in float32 on a CPU, whose kernels have no 16 bits.
+Shapes: items are (B, N), or (T) for packed sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ... import GATr, embed_point
+from ...algebra import BLADES
+from ...config import preset
+from ..baselines.transformer import Transformer
+
+
+class Sample(NamedTuple):
+    """Inputs of a network, its targets, and options of the call."""
+
+    inputs: tuple[Tensor, ...]
+    target: Tensor
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network, and how to draw what it reads."""
+
+    net: nn.Module
+    draw: Callable[[tuple[int, ...]], tuple[tuple[Tensor, ...], Tensor]]
+    device: torch.device
+    precision: str
+
+    def sample(self, *items: int, **options: Any) -> Sample:
+        return Sample(*self.draw(items), options)
+
+    def step(self, sample: Sample) -> None:
+        """Gradients of the loss."""
+        self.net.zero_grad(set_to_none=True)
+        with autocast(self.device, self.precision):
+            out = self.net(*sample.inputs, **sample.options)
+            out = out[0] if isinstance(out, tuple) else out
+            loss = (out - sample.target).square().mean()
+        loss.backward()
+
+    def compile(self) -> None:
+        """Compile block by block, as the engine does."""
+        blocks = self.net.blocks
+        assert isinstance(blocks, nn.ModuleList)
+        for block in blocks:
+            block.compile()
+
+
+def usual_precision(device: torch.device) -> str:
+    return "bfloat16" if device.type == "cuda" else "float32"
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """Autocast as a captured graph needs it: it casts the weights anew in every step."""
+    enabled = precision == "bfloat16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+
+def gatr(name: str, device: torch.device, **changes: Any) -> Work:
+    """The preset `name` on random points."""
+    config = preset(name, **changes)
+    net = GATr(config).to(device)
+    return multivector_work(net, config.in_mv_channels, config.in_s_channels, device)
+
+
+def multivector_work(
+    net: nn.Module,
+    mv_channels: int,
+    s_channels: int,
+    device: torch.device,
+    precision: str | None = None,
+) -> Work:
+    """A network of pairs (mv, s) with one multivector as output."""
+
+    def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        points = torch.randn(*items, mv_channels, 3, device=device)
+        scalars = torch.randn(*items, s_channels, device=device)
+        return (embed_point(points), scalars), torch.randn(*items, 1, BLADES, device=device)
+
+    return Work(net, draw, device, precision or usual_precision(device))
+
+
+def transformer(sizes: tuple[int, int], device: torch.device, **options: Any) -> Work:
+    """The baseline with `sizes` numbers in and out of every item, four heads and shared keys and values."""
+    net = Transformer(*sizes, num_blocks=10, num_heads=4, multi_query=True, **options).to(device)
+
+    def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        features, target = (torch.randn(*items, size, device=device) for size in sizes)
+        return (features,), target
+
+    return Work(net, draw, device, usual_precision(device))

@@ -1,0 +1,54 @@
+"""Adam over one flat tensor, for steps that are captured as a CUDA graph.
+
+An optimiser that walks over hundreds of small tensors costs more than the network's own small kernels. Here parameters
+and moments become views of flat tensors: the model, the optimiser's state and its checkpoints look as before, and
+the whole update is one kernel. The arithmetic is torch's own fused Adam.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class FlatAdam:
+    """Takes over the step of an Adam whose state exists already (it has made, or skipped, a step)."""
+
+    def __init__(self, optimizer: torch.optim.Adam) -> None:
+        self.optimizer = optimizer
+        (self.group,) = optimizer.param_groups
+        self.parameters = [p for p in self.group["params"] if p.grad is not None]
+        state = [optimizer.state[p] for p in self.parameters]
+        with torch.no_grad():
+            self.flat = _flatten([p.data for p in self.parameters])
+            self.first = _flatten([s["exp_avg"] for s in state])
+            self.second = _flatten([s["exp_avg_sq"] for s in state])
+            self.steps = state[0]["step"].clone()
+            sizes = [p.numel() for p in self.parameters]
+            views = zip(*(x.split(sizes) for x in (self.flat, self.first, self.second)), strict=True)
+            for p, s, (weight, first, second) in zip(self.parameters, state, views, strict=True):
+                p.data = weight.view_as(p)
+                s["exp_avg"], s["exp_avg_sq"] = first.view_as(p), second.view_as(p)
+                s["step"] = self.steps
+
+    def step(self, clip: float, forbidden: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Clip and update, unless something is not finite or `forbidden` is 1: the gradient's norm, and 1.0 if bad."""
+        gradient = _flatten([p.grad for p in self.parameters if p.grad is not None])
+        norm = torch.linalg.vector_norm(gradient)
+        bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
+        found = torch.maximum(bad, forbidden)
+        group = self.group
+        beta1, beta2 = group["betas"]
+        divisor = ((norm + 1e-6) / clip).clamp(min=1.0) if clip else torch.ones_like(norm)
+        self.steps += 1
+        torch._fused_adam_(
+            [self.flat], [gradient], [self.first], [self.second], [], [self.steps],
+            lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"],
+            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=divisor, found_inf=found,
+        )  # fmt: skip
+        self.steps -= found
+        return norm, bad
+
+
+def _flatten(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([x.reshape(-1) for x in tensors])
