@@ -3,7 +3,16 @@ sys.path.insert(0,"src")
 from flashgatr import GATr
 from flashgatr.config import preset
 from flashgatr.kernels import paths
-from flashgatr.experiments.bench import training_step as ts
+from flashgatr.experiments import registry
+from flashgatr.experiments.nbody import models as _m
+class ts:
+    class _Random:
+        def __init__(self,name,device):
+            self.model=registry.build("nbody",name,{}).to(device); self.samples=64
+            self._batch=tuple(torch.randn(s,device=device) for s in ((64,4),(64,4,3),(64,4,3),(64,4,3)))
+        def batch(self,i): return self._batch
+        def loss(self,model,batch):
+            *i,t=batch; p,r=model(*i); return (p-t).square().mean()+0.01*r,{}
 from flashgatr.experiments.config import TrainConfig
 from flashgatr.experiments.engine.stepper import Stepper, make_optimizer
 from flashgatr.experiments.engine.distributed import World
@@ -37,7 +46,7 @@ def check(autocast,**o):
     print("check",autocast,o,"plain %.2e fast %.2e worst ratio %.2f"%(*e,w),flush=True)
 torch.set_float32_matmul_precision("highest")
 for ac in (False,True):
-    for o in ({},dict(multi_query=False),dict(distance_aware=False),dict(learned_weights="all"),dict(reinsert_mv_channels=(0,)),dict(hidden_mv_channels=16,hidden_s_channels=128,num_heads=8,multi_query=False)):
+    for o in (dict(learned_weights="all",multi_query=False),dict(reinsert_mv_channels=(0,)),dict(hidden_mv_channels=16,hidden_s_channels=128,num_heads=8,multi_query=False)):
         check(ac,**o)
 print("checks",time.time()-t0)
 def nbody(prec,graph):
@@ -49,10 +58,24 @@ def nbody(prec,graph):
     t=bench(lambda: st.step(b),20,5)
     print("nbody",prec,"graph",graph,"%.3f ms, first %.1f s"%(t,first),flush=True)
     return st,b
-st,b=nbody("high",False)
-with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA,torch.profiler.ProfilerActivity.CPU]) as prof: st.step(b); torch.cuda.synchronize()
-print(prof.key_averages().table(sort_by="self_cuda_time_total",row_limit=45,max_name_column_width=60)[:9000])
-nbody("high",True); nbody("highest",True)
+st,b=nbody("high",True)
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as prof: st.step(b); torch.cuda.synchronize()
+rows=sorted(((e.self_device_time_total,e.count,e.key) for e in prof.key_averages()),reverse=True)
+print("total us",sum(r[0] for r in rows),"kernels",sum(r[1] for r in rows))
+for r in rows[:48]: print("%9.1f %5d %7.2f  %s"%(r[0],r[1],r[0]/r[1],r[2][:90]))
+nbody("highest",True); nbody("high",False)
+# gradients in the graph equal eager's
+def grads(graph):
+    torch.manual_seed(0); torch.set_float32_matmul_precision("highest")
+    task=ts._Random("gatr",dev); c=TrainConfig(cuda_graph=graph); opt=make_optimizer(task.model,c,dev)
+    torch.manual_seed(1)
+    task._batch=tuple(torch.randn(s,device=dev) for s in ((64,4),(64,4,3),(64,4,3),(64,4,3)))
+    st=Stepper(task,task.model,opt,c,World(0,1,dev),print); b=task._batch
+    ls=[]
+    for _ in range(30): l,n,_=st.step(b); ls.append((l.item(),n.item()))
+    return ls,[p.detach().clone() for p in task.model.parameters()]
+a1,p1=grads(True); a2,p2=grads(False)
+print("graph vs eager loss",a1[-1],a2[-1],"max param diff",max((x-y).abs().max().item() for x,y in zip(p1,p2)))
 def artery(w,N=7000,B=8,prof=False):
     torch.set_float32_matmul_precision("high")
     net=GATr(preset("arteries",attention_width=w,in_mv_channels=2,in_s_channels=1)).cuda()
@@ -64,8 +87,20 @@ def artery(w,N=7000,B=8,prof=False):
     t0=time.time(); step(); torch.cuda.synchronize(); first=time.time()-t0
     torch.cuda.reset_peak_memory_stats(); base=torch.cuda.memory_allocated()
     t=bench(step,6,2)
-    print("artery w",w,"%.2f ms, first %.1f s, peak %.3f GiB"%(t,first,torch.cuda.max_memory_allocated()/2**30),flush=True)
+    peak=torch.cuda.max_memory_allocated()/2**30
+    s1=torch.cuda.Stream(); s1.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(s1):
+        for _ in range(2): step()
+    torch.cuda.current_stream().wait_stream(s1); net.zero_grad(set_to_none=True)
+    gr=torch.cuda.CUDAGraph()
+    with torch.cuda.graph(gr): step()
+    tg=bench(gr.replay,6,2)
+    print("artery graph %.2f ms, eager peak %.3f"%(tg,peak))
     if prof:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p: step(); torch.cuda.synchronize()
-        print(p.key_averages().table(sort_by="self_cuda_time_total",row_limit=30,max_name_column_width=60)[:6000])
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p: gr.replay(); torch.cuda.synchronize()
+        rows=sorted(((e.self_device_time_total,e.count,e.key) for e in p.key_averages()),reverse=True)
+        print("total us",sum(r[0] for r in rows),"kernels",sum(r[1] for r in rows))
+        for r in rows[:36]: print("%9.1f %5d %7.2f  %s"%(r[0],r[1],r[0]/r[1],r[2][:90]))
+    del gr
+    print("artery w",w,"%.2f ms, first %.1f s, peak %.3f GiB"%(t,first,torch.cuda.max_memory_allocated()/2**30),flush=True)
 artery(1,prof=True); artery(2)

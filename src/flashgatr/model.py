@@ -9,7 +9,8 @@ that changes nothing but the rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Literal, NamedTuple, Self
 
@@ -75,6 +76,7 @@ class GATrBlock(nn.Module):
         )
         self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
         self.plan = fused.block_plan(self)
+        self.plan_text = self.plan.text
         self.weights = fused.Weights()
 
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
@@ -223,6 +225,21 @@ class GATr(nn.Module):
         if shift is not None:
             mv = translate(mv, shift)
         return sets.keep(mv), sets.keep(s)
+
+    @contextmanager
+    def frozen(self) -> Iterator[Self]:
+        """Within: parameters stay as they are, so that what is derived from them is made once.
+
+        For inference on many small inputs. Changes of parameters within are not seen.
+        """
+        kept = [*self._weights, *(block.weights for block in self.blocks)]  # type: ignore[misc]
+        for weights in kept:
+            weights.freeze(True)
+        try:
+            yield self
+        finally:
+            for weights in kept:
+                weights.freeze(False)
 
     def obstacle(self, mv: Tensor) -> str | None:
         """Why the fused kernels cannot run this network on such an input; None if they do."""

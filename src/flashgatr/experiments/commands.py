@@ -170,15 +170,20 @@ def sweep(
 
 
 def bench(
-    name: Annotated[
-        str, typer.Argument(help="equivariance, simulator, training-step, nbody-labels or all.")
-    ] = "all",
+    names: Annotated[
+        Optional[list[str]],  # noqa: UP045  typer reads the annotation at run time
+        typer.Argument(
+            metavar="[NAME]...", help="Benchmarks (docs/benchmarks.md lists them), or all."
+        ),
+    ] = None,
 ) -> None:
     """Measure, print and record under benchmarks/results/."""
     from . import bench as benchmarks
 
-    for each in benchmarks.NAMES if name == "all" else (name,):
-        benchmarks.run(each)
+    failed = benchmarks.run(names or ["all"])
+    if failed:
+        typer.echo(f"failed: {', '.join(failed)}", err=True)
+        raise typer.Exit(1)
 
 
 def convert(

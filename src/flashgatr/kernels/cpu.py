@@ -1,40 +1,30 @@
-"""The steps of a block on a CPU: products over the blocks of a linear map that are not zero, C kernels between them.
+"""The steps of a block on a CPU: C kernels, but for the largest product and the activations.
 
 Rows are columns in memory: x has shape (T, F) and strides (1, T), so that one component of one channel is a vector of all
-items. Products and C kernels then read and write memory in order, whatever the number of channels.
+items. Kernels then read and write memory in order, whatever the number of channels.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..algebra import BLADES
-from .c_kernels import call
-from .rows import (
-    FACTORS,
-    PAIRS,
-    Blocks,
-    Columns,
-    LinearPlan,
-    block_table,
-    blocks_of,
-    columns,
-    head_columns,
-)
+from ..nn.linear import MAPS
+from .c_kernels import BLOCK, MOST_FEATURES, SMALL_SET, library
+from .rows import Columns, LinearPlan, columns, head_columns
 
 if TYPE_CHECKING:
     from .fused import Heads, Sizes
 
-SMALL_SET = 32
-"""Sets of up to this many items are attended to by a plain loop."""
-_BLOCK = 32
-MOST_FEATURES = 256
-"""Widest query of the C kernel."""
+__all__ = ["MOST_FEATURES", "SMALL_SET"]
+
+RECOMPUTE = 4096
+"""From so many items on, memory counts more than a product: what is cheap to make again is not saved."""
 
 
 def qkv_columns(heads: Heads) -> Columns:
@@ -64,103 +54,105 @@ def _columns(x: Tensor) -> Tensor:
     return x.t().contiguous()
 
 
-@lru_cache(maxsize=64)
-def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
-    found, start = [], 0
-    for plan in plans:
-        found.append(block_table(plan).long() + start * 16)
-        start += plan.parameters
-    return torch.cat(found).int()
+def _call(x: Tensor, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
+    """Run the kernel of x's dtype: see `c_kernels`."""
+    libraries = library()
+    assert libraries is not None
+    libraries[x.dtype].call(name, units, step, cost, *arguments)
 
 
-@lru_cache(maxsize=1)
-def _factors() -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(FACTORS + (0.0,) * (16 - len(FACTORS)), dtype=torch.float64)
+def _sizes(plan: LinearPlan) -> tuple[int, int, int, int]:
+    return plan.in_mv, plan.out_mv, plan.in_s, plan.out_s
 
 
 def prepared_size(plan: LinearPlan) -> int:
-    return block_table(plan).numel()
+    outputs = plan.out_s + plan.out_mv
+    return outputs * (plan.in_s + plan.in_mv + 1) + (MAPS - 1) * plan.out_mv * plan.in_mv
 
 
 def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) -> Tensor:
-    table = _prepare_table(plans)
-    out = torch.empty(table.numel(), dtype=dtype)
-    call("prepare", table.numel(), table, _factors(), theta.to(dtype), out)
+    sizes = [prepared_size(plan) for plan in plans]
+    theta, out = theta.to(dtype), theta.new_empty(sum(sizes), dtype=dtype)
+    parts = theta.split([plan.parameters for plan in plans])
+    for plan, size, given, found in zip(plans, sizes, parts, out.split(sizes), strict=True):
+        units = plan.out_s + plan.out_mv
+        _call(out, "prepare", units, 16, size // max(units, 1), *_sizes(plan), plan.bias, given, found)
     return out
 
 
 @lru_cache(maxsize=64)
-def _from(inputs: Columns, plan: LinearPlan) -> Tensor | None:
-    """Where each column of the standard order is in `inputs`; None if they are the same."""
-    standard = columns(range(plan.in_mv), range(plan.in_s))
+def _runs(inputs: Columns, in_mv: int, in_s: int) -> Tensor | None:
+    """Pieces of `inputs` that stay together in standard order: (first, where to, how many). None: the same order."""
+    standard = columns(range(in_mv), range(in_s))
     if inputs == standard:
         return None
-    where = {key: i for i, key in enumerate(zip(inputs.blade, inputs.channel, strict=True))}
-    order = [where[key] for key in zip(standard.blade, standard.channel, strict=True)]
-    return torch.tensor(order, dtype=torch.int32)
+    to = {key: i for i, key in enumerate(zip(standard.blade, standard.channel, strict=True))}
+    runs: list[list[int]] = []
+    for i, key in enumerate(zip(inputs.blade, inputs.channel, strict=True)):
+        if runs and to[key] == sum(runs[-1][1:]):
+            runs[-1][2] += 1
+        else:
+            runs.append([i, to[key], 1])
+    return torch.tensor(runs, dtype=torch.int32)
 
 
 def _standard(x: Tensor, plan: LinearPlan) -> Tensor:
     """x as columns in standard order, (F, T)."""
-    order = _from(plan.inputs, plan)
-    if order is None:
+    runs = _runs(plan.inputs, plan.in_mv, plan.in_s)
+    if runs is None:
         return _columns(x)
-    out = x.new_empty(x.shape[1], x.shape[0])
-    call("rows_to_columns", x.shape[0], *x.shape, order, x.contiguous(), out, cost=x.shape[1])
+    (items, width), out = x.shape, x.new_empty(x.shape[1], x.shape[0])
+    _call(x, "rows_to_columns", items, BLOCK, width, items, width, len(runs), runs, x.contiguous(), out)
     return out
-
-
-def _split(x_FT: Tensor, s: int, c: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Scalars with scalar parts; the other fifteen blades; those without and with e0 (8 each, the first included)."""
-    items = x_FT.shape[1]
-    blades = x_FT[s:].view(BLADES, c, items)
-    return x_FT[: s + c], blades[1:], blades[:PAIRS], blades[PAIRS:]
 
 
 def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
-    x_FT = _standard(x, plan)
-    w = blocks_of(prepared, plan)
-    y_FT = x.new_empty(plan.out_s + BLADES * plan.out_mv, x.shape[0])
-    first, rest, without, _ = _split(x_FT, plan.in_s, plan.in_mv)
-    y_first, y_rest, _, y_with = _split(y_FT, plan.out_s, plan.out_mv)
-    torch.addmm(w.bias[:, None], w.first, first, out=y_first)
-    torch.bmm(w.keep, rest, out=y_rest)
-    y_with.baddbmm_(w.shift, without)
+    items = x.shape[0]
+    y_FT = x.new_empty(plan.out_s + BLADES * plan.out_mv, items)
+    _call(
+        x, "linear_forward", items, BLOCK, prepared.numel(),
+        items, *_sizes(plan), prepared, _standard(x, plan), y_FT,
+    )  # fmt: skip
     return y_FT.t()
 
 
-def linear_input_gradient(
-    g: Tensor, prepared: Tensor, plan: LinearPlan, width: int = 0
-) -> Tensor:
-    g_FT, w = _columns(g), blocks_of(prepared, plan)
-    out = g.new_empty(plan.in_s + BLADES * plan.in_mv, g.shape[0])
-    g_first, g_rest, _, g_with = _split(g_FT, plan.out_s, plan.out_mv)
-    first, rest, without, _ = _split(out, plan.in_s, plan.in_mv)
-    torch.mm(w.first.t(), g_first, out=first)
-    torch.bmm(w.keep.transpose(1, 2), g_rest, out=rest)
-    without.baddbmm_(w.shift.transpose(1, 2), g_with)
-    order = _from(plan.inputs, plan)
-    if order is None:
+def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan, width: int) -> Tensor:
+    items = g.shape[0]
+    out = g.new_empty(width, items)
+    _call(
+        g, "linear_backward", items, BLOCK, prepared.numel(),
+        items, *_sizes(plan), prepared, _columns(g), out,
+    )  # fmt: skip
+    runs = _runs(plan.inputs, plan.in_mv, plan.in_s)
+    if runs is None:
         return out.t()
-    back = g.new_empty(out.shape[1], out.shape[0])
-    call("columns_to_rows", back.shape[0], *back.shape, order, out, back, cost=back.shape[1])
+    back = g.new_empty(items, width)
+    _call(g, "columns_to_rows", items, BLOCK, width, items, width, len(runs), runs, out, back)
     return back
 
 
-def linear_weight_gradient(x: Tensor, g: Tensor, plan: LinearPlan) -> Tensor:
-    table = block_table(plan)
-    found = x.new_empty(table.numel())
-    into: Blocks = blocks_of(found, plan)
-    first, rest, without, _ = _split(_standard(x, plan), plan.in_s, plan.in_mv)
-    g_first, g_rest, _, g_with = _split(_columns(g), plan.out_s, plan.out_mv)
-    torch.mm(g_first, first.t(), out=into.first)
-    torch.sum(g_first, 1, out=into.bias)
-    torch.bmm(g_rest, rest.transpose(1, 2), out=into.keep)
-    torch.bmm(g_with, without.transpose(1, 2), out=into.shift)
-    out = x.new_zeros(plan.parameters)
-    call("collapse", table.numel(), table, _factors(), found, out)
-    return out
+class WeightGradients:
+    """Gradients of the parameters of several maps."""
+
+    def __init__(self, plans: tuple[LinearPlan, ...], like: Tensor) -> None:
+        self.plans = plans
+        sizes = [plan.parameters for plan in plans]
+        self.found = like.new_empty(sum(sizes))
+        self.parts = self.found.split(sizes)
+
+    def add(self, i: int, x: Tensor, g: Tensor) -> None:
+        """The gradient of map i: x went in, g is the gradient of what came out."""
+        plan, items, x_FT, g_FT = self.plans[i], x.shape[0], _standard(x, self.plans[i]), _columns(g)
+        inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
+        first = torch.mm(g_FT[:outputs], x_FT[:inputs].t())
+        _call(
+            x, "linear_weights", -(-outputs // 4), 1, items * plan.in_mv,
+            items, *_sizes(plan), plan.bias, x_FT, g_FT, first, self.parts[i],
+        )  # fmt: skip
+
+    def collect(self) -> Tensor:
+        """One after another."""
+        return self.found
 
 
 def _reached(raw_FT: Tensor, plan: LinearPlan, heads: Heads) -> tuple[Tensor, Tensor]:
@@ -184,23 +176,7 @@ def reinsert_input_gradient(
     """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
     s, mv = _reached(_columns(g), plan, heads)
     part = torch.cat([s, mv.reshape(-1, s.shape[1])]).t()
-    return linear_input_gradient(part, prepared, plan), part
-
-
-class WeightGradients:
-    """Gradients of the parameters of several maps."""
-
-    def __init__(self, plans: tuple[LinearPlan, ...], like: Tensor) -> None:
-        self.plans = plans
-        self.found = [like.new_empty(0)] * len(plans)
-
-    def add(self, i: int, x: Tensor, g: Tensor) -> None:
-        """The gradient of map i: x went in, g is the gradient of what came out."""
-        self.found[i] = linear_weight_gradient(x, g, self.plans[i])
-
-    def collect(self) -> Tensor:
-        """One after another."""
-        return torch.cat(self.found) if len(self.found) > 1 else self.found[0]
+    return linear_input_gradient(part, prepared, plan, len(plan.inputs)), part
 
 
 def normed_width(sizes: Sizes) -> int:
@@ -211,12 +187,11 @@ def normed_width(sizes: Sizes) -> int:
 def norm(
     x: Tensor, delta: Tensor, sizes: Sizes, epsilon: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    x_FT, d_FT = _columns(x), _columns(delta)
-    new, y = torch.empty_like(x_FT), torch.empty_like(x_FT)
-    stat = x.new_empty(x.shape[0], 2)
-    call(
-        "norm_forward", x.shape[0], x.shape[0], sizes.mv, sizes.s, epsilon, x_FT, d_FT, new, y, stat,
-        cost=x.shape[1],
+    items, x_FT = x.shape[0], _columns(x)
+    new, y, stat = torch.empty_like(x_FT), torch.empty_like(x_FT), x.new_empty(items, 2)
+    _call(
+        x, "norm_forward", items, BLOCK, x.shape[1],
+        items, sizes.mv, sizes.s, epsilon, x_FT, _columns(delta), new, y, stat,
     )  # fmt: skip
     return new.t(), y.t(), stat
 
@@ -224,19 +199,20 @@ def norm(
 def norm_backward(
     g_new: Tensor | None, g_y: Tensor, y: Tensor, stat: Tensor, sizes: Sizes, delta_dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    y_FT, g_FT = _columns(y), _columns(g_y)
-    g_new_FT = None if g_new is None else _columns(g_new)
+    items, y_FT = y.shape[0], _columns(y)
     out = torch.empty_like(y_FT)
-    call(
-        "norm_backward", y.shape[0], y.shape[0], sizes.mv, sizes.s, g_new_FT, g_FT, y_FT, stat, out,
-        cost=y.shape[1],
+    _call(
+        y, "norm_backward", items, BLOCK, y.shape[1], items, sizes.mv, sizes.s,
+        None if g_new is None else _columns(g_new), _columns(g_y), y_FT, stat, out,
     )  # fmt: skip
     return out.t(), y.new_empty(0)
 
 
-def _head_arguments(raw: Tensor, heads: Heads, weights: list[Tensor | None]) -> list[object]:
-    sizes = [raw.shape[0], heads.queries, heads.keys, heads.mv, heads.s, heads.features]
-    return [*sizes, int(heads.aware)], [None if w is None else w.to(raw.dtype).exp() for w in weights]  # type: ignore[return-value]
+def _head_arguments(
+    raw: Tensor, heads: Heads, weights: list[Tensor | None], epsilon: float
+) -> tuple[Any, ...]:
+    sizes = raw.shape[0], heads.queries, heads.keys, heads.mv, heads.s, heads.features, heads.aware
+    return (*sizes, epsilon, *(None if w is None else w.to(raw.dtype).exp() for w in weights))
 
 
 def features(
@@ -246,11 +222,10 @@ def features(
     q = raw.new_empty(items, heads.queries, heads.features)
     k = raw.new_empty(items, heads.keys, heads.features)
     v = raw.new_empty(items, heads.keys, heads.values)
-    sizes, factors = _head_arguments(raw, heads, weights)
-    call(
-        "features_forward", items, *sizes, epsilon, *factors, _columns(raw), q, k, v,
-        cost=raw.shape[1],
-    )  # fmt: skip
+    given = _head_arguments(raw, heads, weights, epsilon)
+    _call(
+        raw, "features_forward", items, BLOCK, raw.shape[1], *given, _columns(raw), q, k, v
+    )
     return q, k, v
 
 
@@ -263,24 +238,23 @@ def features_backward(
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    items = raw.shape[0]
-    raw_FT = _columns(raw)
+    items, raw_FT = raw.shape[0], _columns(raw)
     out = torch.empty_like(raw_FT)
-    parts = raw.new_zeros(-(-items // _BLOCK), heads.queries, heads.mv + 2)
-    sizes, factors = _head_arguments(raw, heads, weights)
-    given = (g.contiguous() for g in (g_q, g_k, g_v))
-    call(
-        "features_backward", items, *sizes, epsilon, *factors, raw_FT, *given, out, parts,
-        cost=raw.shape[1],
+    parts = raw.new_empty(-(-items // BLOCK), heads.queries * (heads.mv + 2))
+    given = _head_arguments(raw, heads, weights, epsilon)
+    _call(
+        raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw_FT,
+        g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, parts,
     )  # fmt: skip
-    total = parts.sum(0)
-    return out.t(), torch.cat([total[:, :-2].flatten(), total[:, -2], total[:, -1]])
+    return out.t(), parts.sum(0)
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
     out = v.new_empty(*q.shape[:2], v.shape[-1])
-    call("small_attention_forward", q.shape[0] // items, *_small_sizes(q, k, v, items), scale,
-         q.contiguous(), k.contiguous(), v.contiguous(), out, cost=items * items * q[0].numel())  # fmt: skip
+    _call(
+        q, "small_attention_forward", *_attention_arguments(q, k, v, items, scale),
+        q.contiguous(), k.contiguous(), v.contiguous(), out,
+    )  # fmt: skip
     return out
 
 
@@ -289,21 +263,25 @@ def small_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     found = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    call("small_attention_backward", q.shape[0] // items, *_small_sizes(q, k, v, items), scale,
-         q, k, v, g.contiguous(), *found, cost=3 * items * items * q[0].numel())  # fmt: skip
+    _call(
+        q, "small_attention_backward", *_attention_arguments(q, k, v, items, scale),
+        q, k, v, g.contiguous(), *found,
+    )  # fmt: skip
     return found
 
 
-def _small_sizes(q: Tensor, k: Tensor, v: Tensor, items: int) -> tuple[int, ...]:
-    return items, q.shape[1], k.shape[1], q.shape[2], v.shape[2]
+def _attention_arguments(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> tuple[Any, ...]:
+    total, heads, width = q.shape
+    step = max(BLOCK // items, 1)
+    return total // items, step, items * heads * width, items, heads, k.shape[1], width, v.shape[2], scale
 
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out = p.new_empty(sizes.s + 2 * BLADES * channels, items)
-    call(
-        "bilinear_forward", items, items, channels, sizes.s, _columns(p), _columns(y),
-        reference.contiguous(), out, cost=4 * p.shape[1],
+    _call(
+        p, "bilinear_forward", items, BLOCK, p.shape[1],
+        items, channels, sizes.s, _columns(p), _columns(y), reference.contiguous(), out,
     )  # fmt: skip
     return out.t()
 
@@ -315,9 +293,9 @@ def bilinear_backward(
     p_FT, g_FT = _columns(p), _columns(g)
     g_p, out = torch.empty_like(p_FT), torch.empty_like(g_FT)
     g_ref = p.new_empty(channels, items) if needs_reference else None
-    call(
-        "bilinear_backward", items, items, channels, sizes.s, p_FT, _columns(y),
-        reference.contiguous(), g_FT, g_p, out, g_ref, cost=12 * p.shape[1],
+    _call(
+        p, "bilinear_backward", items, BLOCK, p.shape[1], items, channels, sizes.s,
+        p_FT, _columns(y), reference.contiguous(), g_FT, g_p, out, g_ref,
     )  # fmt: skip
     return g_p.t(), out.t(), p.new_empty(0) if g_ref is None else g_ref.sum(0)
 
@@ -339,26 +317,30 @@ def _gate_gradients(activation: int, x: Tensor, g: Tensor, is_gate: bool) -> Ten
 
 
 def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
-    x_FT = _columns(x)
+    items, x_FT = x.shape[0], _columns(x)
     s, mv = x_FT.split([sizes.s, BLADES * sizes.mv])
     out = torch.empty_like(x_FT)
     of_mv, of_s = _GATES[activation]
     out[: sizes.s] = of_s(s)
-    call("gate_forward", x.shape[0], x.shape[0], sizes.mv, of_mv(mv[: sizes.mv]), mv, out[sizes.s :],
-         cost=x.shape[1])  # fmt: skip
+    _call(
+        x, "gate_forward", items, BLOCK, mv.shape[0],
+        items, sizes.mv, of_mv(mv[: sizes.mv]), mv, out[sizes.s :],
+    )  # fmt: skip
     return out.t()
 
 
 def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
-    x_FT, g_FT = _columns(x), _columns(g)
+    items, x_FT, g_FT = x.shape[0], _columns(x), _columns(g)
     s, mv = x_FT.split([sizes.s, BLADES * sizes.mv])
     g_s, g_mv = g_FT.split([sizes.s, BLADES * sizes.mv])
     g_x, out = torch.empty_like(x_FT), torch.empty_like(x_FT)
     of_mv, of_s = _GATES[activation]
     first = mv[: sizes.mv]
-    dot = torch.zeros_like(first)
-    call("gate_backward", x.shape[0], x.shape[0], sizes.mv, of_mv(first), mv, g_mv, g_x[sizes.s :],
-         out[sizes.s :], dot, cost=2 * x.shape[1])  # fmt: skip
+    dot = torch.empty_like(first)
+    _call(
+        x, "gate_backward", items, BLOCK, mv.shape[0], items, sizes.mv,
+        of_mv(first), mv, g_mv, g_x[sizes.s :], out[sizes.s :], dot,
+    )  # fmt: skip
     g_x[sizes.s : sizes.s + sizes.mv] += _gate_gradients(activation, first, dot, True)
     if sizes.s:
         out[: sizes.s] = of_s(s)

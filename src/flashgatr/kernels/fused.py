@@ -26,15 +26,15 @@ from ..algebra import BLADES, EUCLIDEAN
 from ..nn.attend import attend
 from ..nn.linear import EquiLinear
 from ..nn.precision import stream_dtype
-from . import cpu, gpu
-from .rows import ALIGN, LinearPlan, linear_plan, parameters_of
+from . import cpu, gpu, reference
+from .rows import ALIGN, LinearPlan, columns, linear_plan, parameters_of
 
 if TYPE_CHECKING:
     from ..model import GATrBlock, Surroundings
 
 _BACKENDS: dict[str, ModuleType] = {"cuda": gpu, "cpu": cpu}
 _ACTIVATIONS = ("gelu", "relu", "sigmoid")
-_QKV, _OUT, _INPUTS, _OUTPUT, _LAST, _REINSERT = range(6)
+_OUT, _QKV, _INPUTS, _OUTPUT, _LAST, _REINSERT = range(6)  # as registered: neighbours in memory
 
 
 def backend(x: Tensor) -> ModuleType:
@@ -92,7 +92,7 @@ class BlockPlan:
     norm_epsilon: float
     distance_epsilon: float
 
-    @functools.cached_property
+    @property
     def text(self) -> str:
         return " ".join(str(getattr(self, f.name)) for f in fields(self))
 
@@ -144,10 +144,10 @@ def _linear_plans(text: str, device: str) -> tuple[LinearPlan, ...]:
     heads, c, s = plan.heads, plan.mv, plan.s
     total, reached = heads.queries + 2 * heads.keys, heads.queries + heads.keys
     plans = [
-        linear_plan(c, total * heads.mv, s, total * heads.s, outputs=be.qkv_columns(heads)),
         linear_plan(
             heads.queries * heads.mv, c, heads.queries * heads.s, s, inputs=be.output_columns(heads)
         ),
+        linear_plan(c, total * heads.mv, s, total * heads.s, outputs=be.qkv_columns(heads)),
         linear_plan(c, 4 * c, s, 0, outputs=be.bilinear_columns(c)),
         linear_plan(2 * c, 2 * c, s, 2 * s),
         linear_plan(2 * c, c, 2 * s, s),
@@ -169,7 +169,7 @@ def _linear_plans(text: str, device: str) -> tuple[LinearPlan, ...]:
 
 def _layers(block: GATrBlock) -> list[EquiLinear]:
     attention, mlp = block.attention, block.mlp
-    layers = [attention.qkv, attention.output, mlp.bilinear.inputs, mlp.bilinear.output, mlp.linear]
+    layers = [attention.output, attention.qkv, mlp.bilinear.inputs, mlp.bilinear.output, mlp.linear]
     return layers if attention.reinsert is None else [*layers, attention.reinsert]
 
 
@@ -179,51 +179,65 @@ def _layers(block: GATrBlock) -> list[EquiLinear]:
 @torch.library.custom_op("flashgatr::prepare", mutates_args=())
 def prepare(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
     """The weights of a block's linear maps as the backend wants them, one after another."""
-    theta = torch.cat([p.reshape(-1) for p in parameters])
+    theta = _concatenated(parameters)
     plans = _linear_plans(plan, theta.device.type)
     return backend(theta).prepare(theta, plans, dtype)  # type: ignore[no-any-return]
+
+
+def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
+    """All parameters as one vector: a view if they are neighbours in memory, as a flat optimiser makes them."""
+    first, end = parameters[0], parameters[0].data_ptr()
+    for p in parameters:
+        if p.data_ptr() != end or p.dtype != first.dtype or not p.is_contiguous():
+            return torch.cat([p.reshape(-1) for p in parameters])
+        end += p.numel() * p.element_size()
+    total = sum(p.numel() for p in parameters)
+    if first.untyped_storage().nbytes() < first.storage_offset() * first.element_size() + (
+        total * first.element_size()
+    ):  # neighbours by chance, in separate allocations
+        return torch.cat([p.reshape(-1) for p in parameters])
+    return first.as_strided((total,), (1,))
 
 
 @prepare.register_fake
 def _(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
     first = parameters[0]
-    plans = _linear_plans(plan, first.device.type)
-    return first.new_empty(sum(backend(first).prepared_size(p) for p in plans), dtype=dtype)
+    return first.new_empty(sum(_prepared_sizes(plan, first.device.type)), dtype=dtype)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _prepared_sizes(plan: str, device: str) -> list[int]:
+    return [_BACKENDS[device].prepared_size(p) for p in _linear_plans(plan, device)]
 
 
 class Weights:
-    """Prepared weights of one block, kept while its parameters stay as they are and no gradient is wanted."""
+    """Prepared weights of one block: made anew for every pass, or kept while frozen.
+
+    Nothing tells reliably that parameters changed (fused optimisers and CUDA graphs leave no trace), so weights are kept
+    only where somebody said that they stay as they are.
+    """
 
     def __init__(self) -> None:
-        self._flat: Tensor | None = None
-        self._seen: tuple[object, ...] = ()
+        self.is_frozen = False
+        self._kept: dict[tuple[object, ...], Tensor] = {}
+
+    def freeze(self, frozen: bool) -> None:
+        self.is_frozen = frozen
+        self._kept.clear()
 
     def get(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> list[Tensor]:
         """One tensor per linear map."""
-        first = parameters[0]  # every layer has its weight, or a bias
-        keep = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        device = parameters[0].device
         with torch.no_grad():
-            if not keep or type(first) is not torch.nn.Parameter or first.is_inference():
-                flat = prepare([p.detach() for p in parameters], plan, dtype)
+            if self.is_frozen and not torch.compiler.is_compiling():
+                key = (plan, dtype, device)
+                if key not in self._kept:
+                    with torch.inference_mode(False):
+                        self._kept[key] = prepare([p.detach() for p in parameters], plan, dtype)
+                flat = self._kept[key]
             else:
-                flat = self._kept(parameters, plan, dtype)
-        be = backend(first)
-        sizes = [be.prepared_size(p) for p in _linear_plans(plan, first.device.type)]
-        return list(flat.split(sizes))
-
-    def _kept(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
-        seen = (plan, dtype, *((p.data_ptr(), p._version) for p in parameters))
-        if self._flat is None or self._seen != seen:
-            with torch.inference_mode(False):
-                new = prepare([p.detach() for p in parameters], plan, dtype)
-                old = self._flat
-                if old is not None and old.device == new.device and old.dtype == new.dtype:
-                    old.copy_(new)  # in place: a captured graph reads this memory
-                else:
-                    self._flat = new
-            self._seen = seen
-        assert self._flat is not None
-        return self._flat
+                flat = prepare([p.detach() for p in parameters], plan, dtype)
+        return list(flat.split(_prepared_sizes(plan, device.type)))
 
 
 def _per_parameter(flat: Tensor, like: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
@@ -234,6 +248,18 @@ def _per_parameter(flat: Tensor, like: Sequence[tuple[torch.Size, torch.dtype]])
 
 def _kinds(parameters: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
     return [(p.shape, p.dtype) for p in parameters]
+
+
+def _grouped(parameters: Sequence[Tensor], plans: Sequence[LinearPlan]) -> list[list[Tensor]]:
+    """The parameters of each map."""
+    left, groups = list(parameters), []
+    for plan in plans:
+        missing, group = plan.parameters, []
+        while missing:
+            group.append(left.pop(0))
+            missing -= group[-1].numel()
+        groups.append(group)
+    return groups
 
 
 # ---- norm ----
@@ -278,15 +304,14 @@ def _norm_setup(ctx: Any, inputs: Any, output: Any) -> None:
     _, y, stat = output
     ctx.delta_dtype = delta.dtype
     ctx.save_for_backward(y, stat)
-    ctx.mark_non_differentiable(stat)
     ctx.set_materialize_grads(False)
 
 
-def _norm_grad(ctx: Any, g_new: Tensor | None, g_y: Tensor | None, _: Any) -> Any:
+def _norm_grad(ctx: Any, g_new: Tensor | None, g_y: Tensor | None, g_stat: Tensor | None) -> Any:
     y, stat = ctx.saved_tensors
-    if g_y is None:
-        low = None if g_new is None else g_new.to(ctx.delta_dtype)
-        return g_new, low, None, None
+    if torch.is_grad_enabled() or g_y is None or g_stat is not None:
+        g_x = reference.norm_gradient(g_new, g_y, g_stat, y, stat, read_plan(ctx.plan))
+        return g_x, g_x.to(ctx.delta_dtype), None, None
     g_x, low = norm_backward(g_new, g_y, y, stat, ctx.plan, ctx.delta_dtype)
     return g_x, (g_x if ctx.delta_dtype == g_x.dtype else low), None, None
 
@@ -308,17 +333,25 @@ def qkv(
     terms: str,
     plan: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries (T, H, D), keys and values (T, 1 or H, D) of attention, and what they were made of.
+    """Queries (T, H, D), keys and values (T, 1 or H, D) of attention, and what they were made of (if worth keeping).
 
     `parameters` are those of qkv, then of the re-inserted channels; `logs` the learned weights that `terms` names.
     """
     p, be = read_plan(plan), backend(y)
-    plans = _linear_plans(plan, y.device.type)
-    raw = be.linear(y, prepared, plans[_QKV])
-    if extra is not None:
-        raw = be.add_linear(raw, extra, prepared_extra, plans[_REINSERT], p.heads)
+    raw = _raw(y, extra, prepared, prepared_extra, plan)
     q, k, v = be.features(raw, p.heads, _named(terms, logs), p.distance_epsilon)
-    return q, k, v, raw
+    return q, k, v, (raw if y.shape[0] < be.RECOMPUTE else y.new_empty(0, raw.shape[1]))
+
+
+def _raw(
+    y: Tensor, extra: Tensor | None, prepared: Tensor, prepared_extra: Tensor | None, plan: str
+) -> Tensor:
+    """Queries, keys and values before they become features."""
+    be, plans = backend(y), _linear_plans(plan, y.device.type)
+    raw: Tensor = be.linear(y, prepared, plans[_QKV])
+    if extra is not None:
+        raw = be.add_linear(raw, extra, prepared_extra, plans[_REINSERT], read_plan(plan).heads)
+    return raw
 
 
 def _named(terms: str, logs: Sequence[Tensor]) -> list[Tensor | None]:
@@ -340,11 +373,12 @@ def _(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     heads, items = read_plan(plan).heads, y.shape[0]
     width = len(_linear_plans(plan, y.device.type)[_QKV].outputs)
+    kept = items if items < backend(y).RECOMPUTE else 0
     return (
         y.new_empty(items, heads.queries, heads.features),
         y.new_empty(items, heads.keys, heads.features),
         y.new_empty(items, heads.keys, heads.values),
-        backend(y).empty_rows(items, width, y, y.dtype),
+        backend(y).empty_rows(kept, width, y, y.dtype),
     )
 
 
@@ -367,6 +401,8 @@ def qkv_backward(
     plans = _linear_plans(plan, y.device.type)
     used = plans[_QKV], *plans[_REINSERT:]
     weights = _named(terms, logs)
+    if raw.shape[0] != y.shape[0]:
+        raw = _raw(y, extra, prepared, prepared_extra, plan)
     g_raw, g_logs = be.features_backward(raw, g_q, g_k, g_v, p.heads, weights, p.distance_epsilon)
     gradients = be.WeightGradients(used, y)
     gradients.add(0, y, g_raw)
@@ -406,17 +442,27 @@ def _qkv_setup(ctx: Any, inputs: Any, output: Any) -> None:
     y, extra, prepared, prepared_extra, parameters, logs, ctx.terms, ctx.plan = inputs
     raw = output[-1]
     ctx.kinds, ctx.log_kinds = _kinds(parameters), _kinds(logs)
-    ctx.save_for_backward(y, extra, prepared, prepared_extra, raw, *logs)
+    ctx.save_for_backward(y, extra, prepared, prepared_extra, raw, *logs, *parameters)
     ctx.mark_non_differentiable(raw)
     ctx.set_materialize_grads(False)
 
 
 def _qkv_grad(ctx: Any, g_q: Tensor, g_k: Tensor, g_v: Tensor, _: Any) -> Any:
-    y, extra, prepared, prepared_extra, raw, *logs = ctx.saved_tensors
+    y, extra, prepared, prepared_extra, raw, *rest = ctx.saved_tensors
+    heads = read_plan(ctx.plan).heads
+    g_q, g_k, g_v = _defined(
+        (g_q, g_k, g_v),
+        (y.shape[0], heads.queries, heads.features),
+        (y.shape[0], heads.keys, heads.features),
+        (y.shape[0], heads.keys, heads.values),
+        like=y,
+    )
+    logs, parameters = rest[: len(ctx.log_kinds)], rest[len(ctx.log_kinds) :]
+    if torch.is_grad_enabled():
+        return _qkv_grad_recorded(ctx, (g_q, g_k, g_v), y, extra, logs, parameters)
     g_y, g_extra, g_theta, g_logs = qkv_backward(
         g_q, g_k, g_v, y, extra, raw, prepared, prepared_extra, logs, ctx.terms, ctx.plan
     )
-    heads = read_plan(ctx.plan).heads
     h, c = heads.queries, heads.mv
     beta, alpha, gamma = (g.view(h, -1) for g in g_logs.split([h * c, h, h]))
     named = [g for g, name in zip((alpha, beta, gamma), "abg", strict=True) if name in ctx.terms]
@@ -426,6 +472,35 @@ def _qkv_grad(ctx: Any, g_q: Tensor, g_k: Tensor, g_v: Tensor, _: Any) -> Any:
         [g.to(dtype) for g, (_, dtype) in zip(named, ctx.log_kinds, strict=True)],
         None, None,
     )  # fmt: skip
+
+
+def _defined(
+    gradients: Sequence[Tensor | None], *shapes: tuple[int, ...], like: Tensor
+) -> list[Tensor]:
+    """Zeros in the place of gradients that nobody sent."""
+    pairs = zip(gradients, shapes, strict=True)
+    return [like.new_zeros(shape) if g is None else g for g, shape in pairs]
+
+
+def _qkv_grad_recorded(
+    ctx: Any,
+    outer: tuple[Tensor, ...],
+    y: Tensor,
+    extra: Tensor | None,
+    logs: list[Tensor],
+    parameters: list[Tensor],
+) -> Any:
+    plan = read_plan(ctx.plan)
+    plans = _linear_plans(ctx.plan, y.device.type)
+    used = plans[_QKV : _QKV + 1] + (() if extra is None else plans[_REINSERT:])
+
+    def forward(y: Tensor, extra: Tensor | None, *rest: Tensor) -> tuple[Tensor, ...]:
+        weights = _named(ctx.terms, rest[: len(logs)])
+        own, *more = _grouped(rest[len(logs) :], used)
+        return reference.qkv(y, extra, own, more[0] if more else [], weights, plan)
+
+    g_y, g_extra, *rest = reference.gradients(forward, [y, extra, *logs, *parameters], outer)
+    return g_y, g_extra, None, None, rest[len(logs) :], rest[: len(logs)], None, None
 
 
 qkv.register_autograd(_qkv_grad, setup_context=_qkv_setup)
@@ -465,6 +540,12 @@ def _small_setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _small_grad(ctx: Any, g: Tensor) -> Any:
+    if torch.is_grad_enabled():
+
+        def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+            return (reference.small_attention(q, k, v, ctx.items, ctx.scale),)
+
+        return (*reference.gradients(forward, ctx.saved_tensors, [g]), None, None)
     return (*small_attention_backward(*ctx.saved_tensors, g, ctx.items, ctx.scale), None, None)
 
 
@@ -500,18 +581,28 @@ def linear_backward(
 
 @linear_backward.register_fake
 def _(g: Tensor, x: Tensor, prepared: Tensor, plan: str, which: int) -> tuple[Tensor, Tensor]:
-    count = _linear_plans(plan, x.device.type)[which].parameters
-    return backend(x).empty_rows(*x.shape, x, x.dtype), x.new_empty(count, dtype=stream_dtype(x.dtype))
+    p = _linear_plans(plan, x.device.type)[which]
+    in_order = p.inputs == columns(range(p.in_mv), range(p.in_s))  # else they are attention's rows
+    g_x = backend(x).empty_rows(*x.shape, x, x.dtype) if in_order else x.new_empty(x.shape)
+    return g_x, x.new_empty(p.parameters, dtype=stream_dtype(x.dtype))
 
 
 def _linear_setup(ctx: Any, inputs: Any, output: Any) -> None:
     x, prepared, parameters, ctx.plan, ctx.which = inputs
     ctx.kinds = _kinds(parameters)
-    ctx.save_for_backward(x, prepared)
+    ctx.save_for_backward(x, prepared, *parameters)
 
 
 def _linear_grad(ctx: Any, g: Tensor) -> Any:
-    x, prepared = ctx.saved_tensors
+    x, prepared, *parameters = ctx.saved_tensors
+    if torch.is_grad_enabled():
+        plan = _linear_plans(ctx.plan, x.device.type)[ctx.which]
+
+        def forward(x: Tensor, *parameters: Tensor) -> tuple[Tensor]:
+            return (reference.linear(x, parameters, plan),)
+
+        recorded, *rest = reference.gradients(forward, [x, *parameters], [g])
+        return recorded, None, rest, None, None
     g_x, g_theta = linear_backward(g, x, prepared, ctx.plan, ctx.which)
     return g_x, None, _per_parameter(g_theta, ctx.kinds), None, None
 
@@ -607,21 +698,37 @@ def _(
 
 
 def _mlp_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    y, reference, prepared, parameters, ctx.plan = inputs
+    y, join_reference, prepared, parameters, ctx.plan = inputs
     _, projected, wide = output
     ctx.kinds = _kinds(parameters)
-    ctx.save_for_backward(y, reference, projected, wide, *prepared)
+    ctx.save_for_backward(y, join_reference, projected, wide, *prepared, *parameters)
     ctx.mark_non_differentiable(projected, wide)
     ctx.set_materialize_grads(False)
 
 
-def _mlp_grad(ctx: Any, g: Tensor, *_: Any) -> Any:
-    y, reference, projected, wide, *prepared = ctx.saved_tensors
+def _mlp_grad(ctx: Any, g: Tensor | None, *_: Any) -> Any:
+    if g is None:
+        everything = len(ctx.saved_tensors) - 4 - len(ctx.kinds)
+        return None, None, [None] * everything, [None] * len(ctx.kinds), None
+    y, join_reference, projected, wide, *rest = ctx.saved_tensors
+    count = len(rest) - len(ctx.kinds)
+    prepared, parameters = rest[:count], rest[count:]
+    nothing = [None] * count
+    if torch.is_grad_enabled():
+        plans = _linear_plans(ctx.plan, y.device.type)[_INPUTS : _LAST + 1]
+
+        def forward(y: Tensor, join_reference: Tensor, *parameters: Tensor) -> tuple[Tensor]:
+            groups = _grouped(parameters, plans)
+            return (reference.mlp(y, join_reference, groups, read_plan(ctx.plan)),)
+
+        g_y, g_reference, *found = reference.gradients(
+            forward, [y, join_reference, *parameters], [g]
+        )
+        return g_y, g_reference, nothing, found, None
     needed = ctx.needs_input_grad[1]
     g_y, g_reference, g_theta = mlp_backward(
-        g, y, reference, projected, wide, prepared, ctx.plan, needed
+        g, y, join_reference, projected, wide, prepared, ctx.plan, needed
     )
-    nothing = [None] * len(prepared)
     return g_y, g_reference if needed else None, nothing, _per_parameter(g_theta, ctx.kinds), None
 
 
@@ -645,8 +752,7 @@ def run_block(
     block: GATrBlock, x: Tensor, delta: Tensor, around: Surroundings
 ) -> tuple[Tensor, Tensor]:
     """The block on rows: takes and returns the residual stream and what is still to be added to it."""
-    plan, layers = block.plan, _layers(block)
-    text, dtype = plan.text, delta.dtype
+    text, layers, dtype = block.plan_text, _layers(block), delta.dtype
     parameters = [parameters_of(layer) for layer in layers]
     prepared = block.weights.get([p for group in parameters for p in group], text, dtype)
     x, y, _ = norm(x, delta, text, dtype)
@@ -679,8 +785,9 @@ def run_block(
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, around: Surroundings) -> Tensor:
     """(T, H·V) from queries, keys and values of all items."""
     sets = around.sets
-    is_small = sets.is_plain and sets.shape[-1] <= backend(q).SMALL_SET
-    if is_small and around.attention_mask is None:
+    is_open = sets.is_plain and around.attention_mask is None
+    # A traced graph serves all sizes, so it must not depend on this one.
+    if is_open and not torch.compiler.is_compiling() and sets.shape[-1] <= backend(q).SMALL_SET:
         out = small_attention(q, k, v, max(sets.shape[-1], 1), scale)
     else:
         shape = sets.shape

@@ -41,6 +41,10 @@ ONES = 8
 
 The one turns a map's bias into a row of its matrix, and the bias' gradient into a row of the matrix' gradient.
 """
+FEW_ROWS = 512
+"""Up to so many rows, float32 products in TF32 are made by a kernel of our own."""
+RECOMPUTE = 4096
+"""From so many items on, memory counts more than a product: what is cheap to make again is not saved."""
 _FILL = 132 * 4
 """So many programs keep an H100 or H200 busy."""
 
@@ -137,8 +141,28 @@ def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
 def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
     matrix, width = _matrix(prepared, plan), len(plan.inputs)
     if x.shape[1] > width:
-        return x @ matrix
-    return torch.addmm(matrix[width], x, matrix[:width]) if plan.bias else x @ matrix[:width]
+        return _product(x, matrix)
+    return _product(x, matrix[:width], matrix[width] if plan.bias else None)
+
+
+def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x matrix + bias. The vendor's library shines on large products; on a few hundred rows it leaves the chip idle."""
+    few = 0 < x.shape[0] <= FEW_ROWS and x.dtype == torch.float32
+    if not few or torch.get_float32_matmul_precision() == "highest":
+        return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
+    from . import triton_kernels as kernels
+
+    (m, k), n = x.shape, matrix.shape[1]
+    x = x.contiguous()
+    out = torch.empty(m, n, device=x.device)
+    bm = 16 if m <= 16 else 32 if n < 1024 else 64
+    bn = 32 if n < 1024 else 64
+    kernels.small_product[math.ceil(m / bm), math.ceil(n / bn)](
+        x, matrix, x if bias is None else bias, out, m,
+        N=n, K=k, b_row=matrix.stride(0), b_column=matrix.stride(1),
+        HAS_BIAS=bias is not None, BM=bm, BN=bn, BK=64, num_stages=4, num_warps=4,
+    )  # fmt: skip
+    return out
 
 
 def add_linear(
@@ -150,7 +174,7 @@ def add_linear(
 
 def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan, width: int) -> Tensor:
     """Gradient of the first `width` columns of the input."""
-    return g @ _matrix(prepared, plan)[:width].t()
+    return _product(g, _matrix(prepared, plan)[:width].t())
 
 
 def reinsert_input_gradient(
@@ -386,7 +410,7 @@ def features_backward(
 
     items = raw.shape[0]
     out = torch.empty_like(raw)
-    total = torch.zeros(heads.queries * (heads.mv + 2), device=raw.device)
+    total = torch.empty(heads.queries * (heads.mv + 2), device=raw.device)
     if items:
         arguments = _head_arguments(heads, weights, items)
         blocks: int = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
@@ -430,7 +454,7 @@ def small_attention_backward(
 def _small_tile(q: Tensor, k: Tensor, v: Tensor, items: int) -> dict[str, int]:
     return dict(
         H=q.shape[1], HK=k.shape[1], D=q.shape[2], DV=v.shape[2],
-        ITEMS=_power(items), DP=_power(q.shape[2]), VP=_power(v.shape[2]),
+        ITEMS=_power(items), DP=_power(q.shape[2]), VP=_power(v.shape[2]), num_warps=1,
     )  # fmt: skip
 
 

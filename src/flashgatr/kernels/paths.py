@@ -7,8 +7,6 @@ torch.func), on devices without kernels, and within `plain_kernels()`.
 from __future__ import annotations
 
 import contextlib
-import contextvars
-import functools
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -19,22 +17,24 @@ from torch import Tensor
 from ..constants import is_wrapped
 from . import c_kernels, cpu
 
-_plain = contextvars.ContextVar("flashgatr_plain", default=False)
+_plain = os.environ.get("FLASHGATR_KERNELS") == "plain"
 
 
 @contextlib.contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Within: networks run through the plain layers, whatever the device."""
-    token = _plain.set(True)
+    """Within: networks run through the plain layers, whatever the device. For the whole process: set
+    the environment variable FLASHGATR_KERNELS=plain."""
+    global _plain
+    before, _plain = _plain, True
     try:
         yield
     finally:
-        _plain.reset(token)
+        _plain = before
 
 
 def obstacle(x: Tensor, parameter: Tensor, features: int) -> str | None:
     """Why the fused operators cannot serve a network with this parameter on this input; None if they can."""
-    if _plain.get() or os.environ.get("FLASHGATR_KERNELS") == "plain":
+    if _plain:
         return "plain kernels were asked for"
     if is_wrapped(x) or is_wrapped(parameter):
         return "torch.func transforms see through plain operations only"
@@ -66,9 +66,14 @@ def _cpu_obstacle(dtype: torch.dtype, features: int) -> str | None:
         return f"the CPU kernels do not compute in {dtype}"
     if features > cpu.MOST_FEATURES:
         return f"queries of {features} features are wider than the CPU kernels' {cpu.MOST_FEATURES}"
-    return None if c_kernels.library() is not None else "no C compiler was found"
+    return None if has_c_kernels() else "no C compiler was found"
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def has_c_kernels() -> bool:
+    return c_kernels.library() is not None
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None

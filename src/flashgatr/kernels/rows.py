@@ -222,7 +222,10 @@ def blocks_of(flat: Tensor, plan: LinearPlan) -> Blocks:
         [(so + co) * (si + ci), so + co, (BLADES - 1) * co * ci, PAIRS * co * ci]
     )
     return Blocks(
-        first.view(so + co, si + ci), bias, keep.view(-1, co, ci), shift.view(-1, co, ci)
+        first.view(so + co, si + ci),
+        bias,
+        keep.view(BLADES - 1, co, ci),
+        shift.view(PAIRS, co, ci),
     )
 
 

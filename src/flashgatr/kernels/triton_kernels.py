@@ -363,66 +363,26 @@ def _write_ones(y_ptr, e, T, F: tl.constexpr, ONES: tl.constexpr):
         tl.store(y_ptr + e * (F + ONES) + F + i, (0.0 if i else 1.0), mask=e < T)
 
 
-@triton.jit(do_not_specialize=_FREE)
-def gate_forward(
-    x_ptr, y_ptr, T,
-    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit(do_not_specialize=["M"])
+def small_product(
+    a_ptr, b_ptr, bias_ptr, out_ptr, M,
+    N: tl.constexpr, K: tl.constexpr, b_row: tl.constexpr, b_column: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Every multivector times a function of its scalar part; scalars activated."""
-    F: tl.constexpr = S + 16 * C
-    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if tl.program_id(1) == 0:
-        ok = e < T * C
-        at = e // C * F + S + e % C
-        y_at = at + e // C * ONES
-        _write_ones(y_ptr, e, T, F, ONES)
-        gate, _ = _gate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
-        for k in tl.static_range(16):
-            x = tl.load(x_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
-            tl.store(y_ptr + y_at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
-    else:
-        for part in tl.static_range((S + C - 1) // C):
-            i = e + part * tl.num_programs(0) * BLOCK
-            ok = i < T * S
-            at = i // S * F + i % S
-            value, _ = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
-            tl.store(y_ptr + i // S * (F + ONES) + i % S, value.to(y_ptr.dtype.element_ty), mask=ok)
-
-
-@triton.jit(do_not_specialize=_FREE)
-def gate_backward(
-    x_ptr, gy_ptr, gx_ptr, y_ptr, T,
-    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Gradient of x; y is computed again on the way."""
-    F: tl.constexpr = S + 16 * C
-    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    if tl.program_id(1) == 0:
-        ok = e < T * C
-        at = e // C * F + S + e % C
-        y_at = at + e // C * ONES
-        first = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)
-        _write_ones(y_ptr, e, T, F, ONES)
-        gate, slope = _gate(first, ACT)
-        dot = tl.zeros([BLOCK], tl.float32)
-        for k in tl.static_range(16):
-            x = tl.load(x_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
-            g = tl.load(gy_ptr + at + k * C, mask=ok, other=0.0).to(tl.float32)
-            dot += x * g
-            tl.store(y_ptr + y_at + k * C, (gate * x).to(y_ptr.dtype.element_ty), mask=ok)
-            if k > 0:
-                tl.store(gx_ptr + at + k * C, (gate * g).to(gx_ptr.dtype.element_ty), mask=ok)
-        g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)
-        tl.store(gx_ptr + at, (gate * g + slope * dot).to(gx_ptr.dtype.element_ty), mask=ok)
-    else:
-        for part in tl.static_range((S + C - 1) // C):
-            i = e + part * tl.num_programs(0) * BLOCK
-            ok = i < T * S
-            at = i // S * F + i % S
-            value, slope = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)
-            g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)
-            tl.store(y_ptr + i // S * (F + ONES) + i % S, value.to(y_ptr.dtype.element_ty), mask=ok)
-            tl.store(gx_ptr + at, (g * slope).to(gx_ptr.dtype.element_ty), mask=ok)
+    """out = a b (+ bias) for few rows, in TF32: small tiles, so that the whole chip takes part."""
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    total = tl.zeros([BM, BN], tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        a_mask = (m < M)[:, None] & (k < K)[None, :]
+        b_mask = (k < K)[:, None] & (n < N)[None, :]
+        a = tl.load(a_ptr + m[:, None] * K + k[None, :], mask=a_mask, other=0.0)
+        b = tl.load(b_ptr + k[:, None] * b_row + n[None, :] * b_column, mask=b_mask, other=0.0)
+        total = tl.dot(a, b, total, input_precision="tf32")
+    if HAS_BIAS:
+        total += tl.load(bias_ptr + n, mask=n < N, other=0.0)[None, :]
+    tl.store(out_ptr + m[:, None] * N + n[None, :], total, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -465,6 +425,71 @@ def collapse(
         total += tl.load(dense_ptr + at, mask=at >= 0, other=0.0).to(tl.float32)
     factor = tl.load(factor_ptr + e, mask=ok, other=0.0)
     tl.store(out_ptr + e, total * factor, mask=ok)
+
+
+def _gate_source() -> str:
+    """The gate's kernels. All loads come first: a store between them would make the next one wait."""
+
+    def load(name: str, pointer: str) -> list[str]:
+        return [
+            f"        {name}{k} = tl.load({pointer} + at + {k} * C, mask=ok, other=0.0).to(tl.float32)"
+            for k in range(BLADES)
+        ]
+
+    def store(pointer: str, at: str, values: list[str]) -> list[str]:
+        return [
+            f"        tl.store({pointer} + {at} + {k} * C, ({value}).to({pointer}.dtype.element_ty), mask=ok)"
+            for k, value in enumerate(values)
+        ]
+
+    head = [
+        "                  C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr,",
+        "                  BLOCK: tl.constexpr):",
+        "    F: tl.constexpr = S + 16 * C",
+        "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+        "    if tl.program_id(1) == 0:",
+        "        ok = e < T * C",
+        "        at = e // C * F + S + e % C",
+        "        y_at = at + e // C * ONES",
+    ]
+    scalars = [
+        "    else:",
+        "        for part in tl.static_range((S + C - 1) // C):",
+        "            i = e + part * tl.num_programs(0) * BLOCK",
+        "            ok = i < T * S",
+        "            at = i // S * F + i % S",
+        "            value, slope = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)",
+        "            y_at = i // S * (F + ONES) + i % S",
+        "            tl.store(y_ptr + y_at, value.to(y_ptr.dtype.element_ty), mask=ok)",
+    ]
+    gated = [f"gate * x{k}" for k in range(BLADES)]
+    passed = [f"gate * g{k}" for k in range(1, BLADES)]
+    dot = " + ".join(f"x{k} * g{k}" for k in range(BLADES))
+    lines = [
+        "@triton.jit(do_not_specialize=['T'])",
+        "def gate_forward(x_ptr, y_ptr, T,",
+        *head,
+        *load("x", "x_ptr"),
+        "        gate, _ = _gate(x0, ACT)",
+        *store("y_ptr", "y_at", gated),
+        "        _write_ones(y_ptr, e, T, F, ONES)",
+        *scalars,
+        "",
+        "@triton.jit(do_not_specialize=['T'])",
+        "def gate_backward(x_ptr, gy_ptr, gx_ptr, y_ptr, T,",
+        *head,
+        *load("x", "x_ptr"),
+        *load("g", "gy_ptr"),
+        "        gate, slope = _gate(x0, ACT)",
+        f"        dot = {dot}",
+        *store("gx_ptr", "at", ["gate * g0 + slope * dot", *passed]),
+        *store("y_ptr", "y_at", gated),
+        "        _write_ones(y_ptr, e, T, F, ONES)",
+        *scalars,
+        "            g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)",
+        "            tl.store(gx_ptr + at, (g * slope).to(gx_ptr.dtype.element_ty), mask=ok)",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _bilinear_source() -> str:
@@ -561,16 +586,19 @@ def _bilinear_source() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _compile(source: str) -> Any:
+def _compile(title: str, source: str) -> Any:
     """A module from source text that Triton can read back."""
-    name = f"<{__name__} bilinear>"
+    name = f"<{__name__} {title}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    module = types.ModuleType("flashgatr_bilinear_triton")
-    module.__dict__.update(triton=triton, tl=tl, _write_ones=_write_ones)
+    module = types.ModuleType(f"{__name__}_{title}")
+    module.__dict__.update(
+        triton=triton, tl=tl, _write_ones=_write_ones, _gate=_gate, _activate=_activate
+    )
     exec(compile(source, name, "exec"), module.__dict__)  # our own text, from our own tables
     return module
 
 
-_generated = _compile(_bilinear_source())
-bilinear_forward = _generated.bilinear_forward
-bilinear_backward = _generated.bilinear_backward
+_gates = _compile("gate", _gate_source())
+gate_forward, gate_backward = _gates.gate_forward, _gates.gate_backward
+_bilinear = _compile("bilinear", _bilinear_source())
+bilinear_forward, bilinear_backward = _bilinear.bilinear_forward, _bilinear.bilinear_backward

@@ -75,8 +75,9 @@ def _attend_padded(
     keys, values = k.shape[-3], v.shape[-1]
     bias, alive = _merge_masks(mask, attention_mask, q, keys)
     if bias is None and _cudnn_fits(q, k, v):
-        batched = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in (q, k, v))
-        out = _cudnn(*batched, scale)
+        rounded = (_widened(x, x.shape[-1] + -x.shape[-1] % 8) for x in (q, k, v))
+        batched = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded)
+        out = _cudnn(*batched, scale)[..., :values]
         return out.transpose(1, 2).reshape(*leading, queries, heads, values)
     # Equal sizes let every fused kernel run; the zeros change no logit and are cut off again.
     width = max(q.shape[-1], values)
@@ -95,7 +96,7 @@ def _cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
         q.is_cuda
         and q.dtype in (torch.bfloat16, torch.float16)
-        and all(x.shape[-1] % 8 == 0 and 0 < x.shape[-1] <= 128 for x in (q, v))
+        and all(0 < x.shape[-1] <= 128 for x in (q, v))
         and min(q.shape[-3], k.shape[-3]) > 1
         and q.numel() > 0
         and torch.backends.cuda.cudnn_sdp_enabled()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 from . import timing, workload
 from .artery_step import FEWER_MESHES, FEWER_VERTICES, MESHES, VERTICES, fixed_size, told, works
 from .timing import Found, Report
-from .workload import Sample, Work
+from .workload import Make, Sample, Work
 
 SMALLEST, LARGEST = 3700, 8000
 WARMUP, STEPS = 10, 20
@@ -34,8 +35,9 @@ def batches(
         yield total, work.sample(total, offsets=offsets, max_items=max(lengths))
 
 
-def ragged(work: Work, meshes: int, sizes: tuple[int, int], *, warmup: int, steps: int) -> Found:
+def ragged(make: Make, meshes: int, sizes: tuple[int, int], *, warmup: int, steps: int) -> Found:
     """Median time per 1,000 vertices, and how many steps were far above it."""
+    work = make()
     warm, measured = (batches(work, meshes, sizes, seed) for seed in (0, 1))
     for _ in range(warmup):
         work.step(next(warm)[1])
@@ -43,18 +45,18 @@ def ragged(work: Work, meshes: int, sizes: tuple[int, int], *, warmup: int, step
     rates = []
     for _ in range(steps):
         vertices, sample = next(measured)
-        took = timing.once(lambda sample=sample: work.step(sample), work.device)  # type: ignore[misc]
-        rates.append(1000 * took / vertices)
-    metrics = {"time per 1,000 items": statistics.median(rates)}
-    metrics["slow steps"] = sum(rate > OUTLIER * statistics.median(rates) for rate in rates)
+        rates.append(1000 * timing.once(partial(work.step, sample), work.device) / vertices)
+    typical = statistics.median(rates)
+    slow = sum(rate > OUTLIER * typical for rate in rates)
+    metrics = {"time per 1,000 items": typical, "slow steps": slow}
     if work.device.type == "cuda":
         metrics["memory"] = timing.peak(work.device)
     return Found(metrics)
 
 
-def regular(work: Work, size: tuple[int, int]) -> Found:
+def regular(make: Make, size: tuple[int, int]) -> Found:
     """The same of meshes of one size."""
-    metrics = fixed_size(work, size, graph=False).metrics
+    metrics = fixed_size(make, size).metrics
     per_thousand = 1000 * metrics.pop("time") / (size[0] * size[1])
     return Found({"time per 1,000 items": per_thousand, **metrics})
 
@@ -69,12 +71,9 @@ def run() -> None:
     report = Report("artery-ragged", keep=cuda, batch=meshes, precision=precision)
     with timing.precision(precision):
         for (model, width), make in works(device).items():
-            settings = {**told(width), "ragged": False, "items": str(vertices)}
-            report.run(model, settings, lambda make=make: regular(make(), (meshes, vertices)))  # type: ignore[misc]
+            settings = {**told(width), "ragged": False, "items": vertices}
+            report.run(model, settings, partial(regular, make, (meshes, vertices)))
             settings = {**told(width), "ragged": True, "items": f"{sizes[0]} to {sizes[1]}"}
-            report.run(
-                model,
-                settings,
-                lambda make=make: ragged(make(), meshes, sizes, warmup=warmup, steps=steps),  # type: ignore[misc]
-            )
+            todo = partial(ragged, make, meshes, sizes, warmup=warmup, steps=steps)
+            report.run(model, settings, todo)
     report.show()

@@ -6,14 +6,14 @@ Transformer of 160 channels; eagerly and as one CUDA graph, the Transformer also
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from . import timing, workload
 from .timing import Found, Report
-from .workload import Work
+from .workload import Make
 
 MESHES, VERTICES = 8, 7000
 FEWER_MESHES, FEWER_VERTICES = 2, 200  # on a CPU
@@ -21,14 +21,14 @@ NUMBERS = 7, 3
 """Of every vertex, into and out of the Transformer: position, normal and distance to the inlet; a vector."""
 
 
-def works(device: torch.device) -> dict[tuple[str, int | None], Callable[[], Work]]:
+def works(device: torch.device) -> dict[tuple[str, int | None], Make]:
     """How to make the networks: by model and width factor."""
-    wide = {
-        ("gatr", width): lambda width=width: workload.gatr("arteries", device, attention_width=width)
+    made: dict[tuple[str, int | None], Make] = {
+        ("gatr", width): partial(workload.gatr, "arteries", device, attention_width=width)
         for width in (1, 2)
     }
-    make = {("transformer", None): lambda: workload.transformer(NUMBERS, device, hidden_channels=160)}
-    return {**wide, **make}
+    made["transformer", None] = partial(workload.transformer, NUMBERS, device, hidden_channels=160)
+    return made
 
 
 def told(width: int | None) -> dict[str, Any]:
@@ -36,8 +36,11 @@ def told(width: int | None) -> dict[str, Any]:
     return {} if width is None else {"width_factor": width}
 
 
-def fixed_size(work: Work, size: tuple[int, int], *, graph: bool, compiled: bool = False) -> Found:
+def fixed_size(
+    make: Make, size: tuple[int, int], *, graph: bool = False, compiled: bool = False
+) -> Found:
     """Time and memory on a batch that never changes."""
+    work = make()
     if compiled:
         work.compile()
     sample = work.sample(*size)
@@ -59,13 +62,8 @@ def run() -> None:
                 modes.append((True, True))
             for graph, compiled in modes:
                 settings = {**told(width), "cuda_graph": graph, "compile": compiled}
-                report.run(
-                    model,
-                    settings,
-                    lambda make=make, graph=graph, compiled=compiled: fixed_size(  # type: ignore[misc]
-                        make(), size, graph=graph, compiled=compiled
-                    ),
-                )
+                todo = partial(fixed_size, make, size, graph=graph, compiled=compiled)
+                report.run(model, settings, todo)
     report.show()
     for model in ("gatr", "transformer"):
         times = [row["time"] for row in report.rows if row["model"] == model]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,7 @@ from .timing import Found, Report
 
 BATCH, BODIES = 64, 4
 MODELS = ("gatr", "transformer", "mlp")
+Precision = Literal["tf32", "float32"]
 
 
 class RandomSystems:
@@ -61,7 +63,7 @@ class Case(NamedTuple):
     """How a model is run."""
 
     model: str
-    precision: str
+    precision: Precision
     cuda_graph: bool = False
     compile: bool = False
     path: str = "fused"
@@ -77,7 +79,8 @@ class Case(NamedTuple):
 
 def cases(cuda: bool) -> Iterator[Case]:
     """Of two cases that differ in the path alone, the fused one comes last: the latest result is the one that counts."""
-    for precision in ("tf32", "float32") if cuda else ("float32",):
+    precisions: tuple[Precision, ...] = ("tf32", "float32") if cuda else ("float32",)
+    for precision in precisions:
         for model in MODELS:
             if model == "gatr" and precision == "float32":
                 yield Case(model, precision, path="plain")
@@ -94,7 +97,9 @@ def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool 
     with timing.precision(case.precision), plain:
         memory = None
         if case.cuda_graph:
-            _step(case, device)()  # compiles everything, so that the capture's peak is the step's own
+            _step(
+                case, device
+            )()  # compiles everything, so that the capture's peak is the step's own
             timing.release()
             timing.reset_peak(device)
         begin = time.perf_counter()
@@ -115,16 +120,10 @@ def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool 
 
 def _step(case: Case, device: torch.device) -> timing.Step:
     task = RandomSystems(case.model, device)
-    config = TrainConfig(
-        cuda_graph=case.cuda_graph, compile=case.compile, precision=_engine_precision(case)
-    )
+    config = TrainConfig(cuda_graph=case.cuda_graph, compile=case.compile, precision=case.precision)
     optimizer = make_optimizer(task.model, config, device)
     stepper = Stepper(task, task.model, optimizer, config, World(0, 1, device), print)
     return lambda: stepper.step(task.systems)
-
-
-def _engine_precision(case: Case) -> Any:
-    return case.precision
 
 
 def run() -> None:
@@ -132,15 +131,11 @@ def run() -> None:
     cuda = device.type == "cuda"
     report = Report("nbody-step", keep=cuda, batch=BATCH, items=BODIES)
     torch.zeros(1, device=device)  # starts the device, which is no part of anybody's first call
-    is_first = True
+    waiting = True
     for case in cases(cuda):
-        first = is_first and case.model == "gatr" and case.path == "fused"
-        is_first = is_first and not first
-        report.run(
-            case.model,
-            case.settings,
-            lambda case=case, first=first: measure(  # type: ignore[misc]
-                case, device, repeats=20 if cuda else 3, first_call=first
-            ),
-        )
+        first_call = waiting and case.model == "gatr" and case.path == "fused"
+        waiting = waiting and not first_call
+        repeats = 20 if cuda else 3
+        todo = partial(measure, case, device, repeats=repeats, first_call=first_call)
+        report.run(case.model, case.settings, todo)
     report.show()

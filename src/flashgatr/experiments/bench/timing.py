@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ from .. import results
 from ..engine.trainer import set_precision
 
 Step = Callable[[], object]
+Result = TypeVar("Result")
 
 UNITS = {
     "time": "ms",
@@ -34,9 +35,7 @@ UNITS = {
 """Unit of every metric."""
 WARMUP, REPEATS, FEWEST = 3, 15, 3
 PATIENCE = 2000.0
-"""A case is repeated for about so many milliseconds at the most."""
-SLOW = 3000.0
-"""From so many milliseconds on, a step is measured once."""
+"""A case is repeated for about so many milliseconds; a step of more than half of that is measured once, for time is dear."""
 
 
 @dataclass(frozen=True)
@@ -70,16 +69,20 @@ def once(step: Step, device: torch.device) -> float:
 
 
 def in_turn(
-    steps: Sequence[Step], device: torch.device, *, repeats: int = REPEATS
+    steps: Sequence[Step],
+    device: torch.device,
+    *,
+    repeats: int = REPEATS,
+    patience: float = PATIENCE,
 ) -> list[list[float]]:
     """Milliseconds of the calls of each step, after warm-up; the steps take turns, so that all see the same machine."""
     for step in steps:
         once(step, device)
     reset_peak(device)
     first = [once(step, device) for step in steps]
-    if sum(first) > SLOW:
+    if sum(first) > patience / 2:
         return [[t] for t in first]
-    rounds = max(FEWEST, min(repeats, int(PATIENCE / max(sum(first), 1e-3))))
+    rounds = max(FEWEST, min(repeats, int(patience / max(sum(first), 1e-3))))
     every = [[once(step, device) for step in steps] for _ in range(WARMUP - 2 + rounds)]
     return [list(times) for times in zip(*every[WARMUP - 2 :], strict=True)]
 
@@ -175,9 +178,9 @@ class Report:
         return found
 
     def attempt(
-        self, model: str, settings: dict[str, Any], case: Callable[[], Found]
-    ) -> Found | None:
-        """What a case found, not added yet; None, and a line, if it failed."""
+        self, model: str, settings: dict[str, Any], case: Callable[[], Result]
+    ) -> Result | None:
+        """What a case gave, not added yet; None, and a line, if it failed."""
         release()
         try:
             return case()
@@ -194,15 +197,7 @@ class Report:
         values = {metric: float(f"{value:.5g}") for metric, value in found.metrics.items()}
         for metric, value in values.items():
             if self.keep:
-                results.record(
-                    self.benchmark,
-                    model,
-                    metric,
-                    value,
-                    UNITS[metric],
-                    told,
-                    folder=results.FOLDER,
-                )
+                results.record(self.benchmark, model, metric, value, UNITS[metric], told)
         self.rows.append({"model": model, **settings, **found.settings, **values})
         said = ", ".join(f"{metric} {x:g} {UNITS[metric]}" for metric, x in values.items())
         print(f"{self.benchmark}: {_told(model, settings | found.settings)}: {said}", flush=True)
@@ -225,31 +220,26 @@ def _told(model: str, settings: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as aligned text, a column per key in the order of appearance; units stand in the heads of metrics.
+    """Rows as aligned text, settings before metrics, whose units stand in the heads.
 
     >>> print(table([{"model": "gatr", "time": 1.5}, {"model": "mlp", "graph": True, "time": 12.25}]))
-    model  time (ms)  graph
-    gatr         1.5
-    mlp        12.25   True
+    model  graph  time (ms)
+    gatr                1.5
+    mlp     True      12.25
     """
     columns = list(dict.fromkeys(key for row in rows for key in row))
+    columns.sort(key=lambda key: key in UNITS)  # settings first
     heads = [f"{key} ({UNITS[key]})" if key in UNITS else key for key in columns]
     lines = [heads, *([_shown(row.get(key)) for key in columns] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    texts = (
-        "  ".join(
-            [line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]
-        ).rstrip()
-        for line in lines
-    )  # fmt: skip
+    texts = []
+    for first, *others in lines:
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
+        texts.append("  ".join(cells).rstrip())
     return "\n".join(texts)
 
 
 def _shown(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1000 else _plain(value)
-
-
-def _plain(value: object) -> str:
-    return f"{value:,.0f}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"

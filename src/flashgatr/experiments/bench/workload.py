@@ -58,6 +58,9 @@ class Work:
             block.compile()
 
 
+Make = Callable[[], Work]
+
+
 def usual_precision(device: torch.device) -> str:
     return "bfloat16" if device.type == "cuda" else "float32"
 

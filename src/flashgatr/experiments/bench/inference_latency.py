@@ -1,0 +1,43 @@
+"""How long one small system takes without gradients: the n-body networks on a single system of four bodies.
+
+On a GPU eagerly and as one CUDA graph; on a CPU eagerly, with one thread and with two.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from . import timing
+from .nbody_step import BODIES, RandomSystems
+from .timing import Found, Report
+
+
+def measure(model: str, device: torch.device, *, graph: bool = False) -> Found:
+    """Time of the network's forward pass."""
+    task = RandomSystems(model, device, batch=1)
+    *inputs, _ = task.systems
+    network = task.model.eval()
+
+    @torch.no_grad()
+    def step() -> None:
+        network(*inputs)
+
+    return timing.measure(step, device, graph=graph, repeats=50)
+
+
+def run() -> None:
+    device = timing.pick_device()
+    report = Report("inference-latency", keep=True, batch=1, items=BODIES, precision="float32")
+    with timing.precision("float32"):
+        for model in ("gatr", "transformer"):
+            if device.type == "cuda":
+                for graph in (False, True):
+                    todo = partial(measure, model, device, graph=graph)
+                    report.run(model, {"cuda_graph": graph}, todo)
+                continue
+            for number in (1, 2):
+                with timing.threads(number):  # the record names the machine by its threads
+                    report.run(model, {"threads": number}, partial(measure, model, device))
+    report.show()

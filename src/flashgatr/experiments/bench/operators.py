@@ -1,0 +1,174 @@
+"""The pieces of a block alone, forward and backward: the fused operators beside the plain layers they stand for.
+
+    norm     residual addition and norm             linear   attention's output map
+    qkv      q, k, v and attention's features       mlp      the geometric MLP
+    block    all of it, with attention and the preparation of weights
+
+On a GPU each is replayed as a CUDA graph, so that kernels are compared and not launches. The arguments of the pieces are
+those with which a network of one block calls them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ... import GATr
+from ...config import preset
+from ...kernels import fused
+from ...kernels.paths import plain_kernels
+from ...model import GATrBlock
+from . import timing, workload
+from .timing import Found, Report, Step
+
+PIECES = ("norm", "qkv", "linear", "mlp", "block")
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments."""
+
+
+def shapes(cuda: bool) -> list[tuple[str, str, tuple[int, int], str]]:
+    """Name, preset, sets and items, precision."""
+    small, large = "tf32" if cuda else "float32", "bfloat16" if cuda else "float32"
+    return [
+        ("n-body", "nbody", (64, 4), small),
+        ("artery", "arteries", (8, 7000) if cuda else (2, 1000), large),
+    ]
+
+
+def one_block(name: str, device: torch.device) -> tuple[GATr, GATrBlock]:
+    config = preset(name, num_blocks=1, reinsert_mv_channels=())
+    net = GATr(config).to(device)
+    block = net.blocks[0]
+    assert isinstance(block, GATrBlock)
+    return net, block
+
+
+def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
+    """What the plain layers of the block are called with."""
+    attention = block.attention
+    heads = [attention.num_heads, attention.kv_heads, attention.kv_heads]
+
+    def norm(mv: Tensor, s: Tensor, more_mv: Tensor, more_s: Tensor) -> Any:
+        return block.norm(mv + more_mv, s + more_s)
+
+    def qkv(mv: Tensor, s: Tensor) -> Any:
+        q, k, v = attention._split(attention.qkv(mv, s), heads)
+        features = attention.attention._features
+        values = torch.cat([v.mv.flatten(-2), v.s], dim=-1)
+        return features(q, as_query=True), features(k, as_query=False), values
+
+    layers: dict[str, nn.Module] = {
+        "norm": block.norm,
+        "qkv": attention.qkv,
+        "linear": attention.output,
+        "mlp": block.mlp,
+        "block": block,
+    }
+    seen: dict[str, tuple[Any, ...]] = {}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given}))
+        for name, layer in layers.items()
+    ]
+    with plain_kernels():
+        net(*inputs)
+    for hook in hooks:
+        hook.remove()
+    calls: dict[str, Call] = {name: (layers[name], seen[name]) for name in layers}
+    calls["norm"] = norm, (*seen["norm"], *seen["norm"])
+    calls["qkv"] = qkv, seen["qkv"]
+    return calls
+
+
+def fused_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
+    """What the block calls the fused operators with."""
+    with _recorded("run_block") as seen:
+        net(*inputs)
+    if "run_block" not in seen:
+        obstacle = net.obstacle(inputs[0])
+        raise RuntimeError(f"the fused operators do not run here: {obstacle}")
+    function, arguments = seen["run_block"]
+    with _recorded("norm", "qkv", "linear", "mlp") as seen:
+        function(*arguments)
+    return {**seen, "block": (function, arguments)}
+
+
+@contextlib.contextmanager
+def _recorded(*names: str) -> Iterator[dict[str, Call]]:
+    """Within: the last calls of these functions of `fused`."""
+    seen: dict[str, Call] = {}
+
+    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            seen[name] = function, arguments
+            return function(*arguments)
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            wrapper = watched(name, getattr(fused, name))
+            stack.enter_context(mock.patch.object(fused, name, wrapper))
+        yield seen
+
+
+def gradient_step(call: Call, parameters: list[Tensor]) -> Step:
+    """The call and its backward pass, with random gradients that stay the same."""
+    function, given = call
+    leaves: list[Tensor] = []
+
+    def own(x: Any) -> Any:
+        if not isinstance(x, Tensor) or isinstance(x, nn.Parameter) or not x.requires_grad:
+            return x
+        leaves.append(x.detach().clone().requires_grad_())
+        return leaves[-1]
+
+    arguments = tree_map(own, given)
+
+    def outputs() -> list[Tensor]:
+        found = tree_leaves(function(*arguments))
+        return [x for x in found if isinstance(x, Tensor) and x.requires_grad]
+
+    gradients = [torch.randn_like(x) for x in outputs()]
+    wanted = [*leaves, *parameters]
+    return lambda: torch.autograd.grad(outputs(), wanted, gradients, allow_unused=True)
+
+
+def measure(
+    piece: str, path: str, name: str, items: tuple[int, int], precision: str, device: torch.device
+) -> Found:
+    net, block = one_block(name, device)
+    work = workload.multivector_work(
+        net, net.config.in_mv_channels, net.config.in_s_channels, device, precision
+    )
+    inputs = work.sample(*items).inputs
+    with timing.precision(precision), workload.autocast(device, precision):
+        calls = (plain_calls if path == "plain" else fused_calls)(net, block, inputs)
+        with plain_kernels() if path == "plain" else contextlib.nullcontext():
+            step = gradient_step(calls[piece], list(block.parameters()))
+            return timing.measure(step, device, graph=device.type == "cuda")
+
+
+def run() -> None:
+    device = timing.pick_device()
+    cuda = device.type == "cuda"
+    report = Report("operators", keep=cuda, cuda_graph=cuda)
+    for shape, name, items, precision in shapes(cuda):
+        for piece in PIECES:
+            for path in ("plain", "fused"):
+                settings = {
+                    "operator": piece,
+                    "shape": shape,
+                    "items": items[0] * items[1],
+                    "precision": precision,
+                    "path": path,
+                }
+                todo = partial(measure, piece, path, name, items, precision, device)
+                report.run("gatr", settings, todo)
+    report.show()

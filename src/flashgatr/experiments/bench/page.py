@@ -1,0 +1,87 @@
+"""The tables of docs/benchmarks.md, made from what is recorded: a table per benchmark of speed and machine.
+
+Shown is the last run on every machine: the lines that share date and commit with the machine's last one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .. import results
+from ..config import write_atomically
+from . import SPEED
+from .timing import UNITS
+
+PAGE = Path("docs/benchmarks.md")
+BEGIN, END = "<!-- results: flashgatr bench page -->", "<!-- end of results -->"
+
+
+def latest(file: Path) -> list[dict[str, Any]]:
+    """The lines of every machine's last run, in the order of recording; of equal cases the last one."""
+    if not file.exists():
+        return []
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+    last = {line["machine"]: (line["date"], line["commit"]) for line in lines}
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        if (line["date"], line["commit"]) == last[line["machine"]]:
+            case = [line["machine"], line["model"], line["metric"], line["settings"]]
+            key = json.dumps(case, sort_keys=True)
+            found.pop(key, None)
+            found[key] = line
+    return list(found.values())
+
+
+def tables(folder: Path) -> str:
+    """All tables, as Markdown."""
+    parts = []
+    for benchmark in SPEED:
+        lines = latest(folder / f"{benchmark}.jsonl")
+        for machine in dict.fromkeys(line["machine"] for line in lines):
+            parts.append(_table(benchmark, [line for line in lines if line["machine"] == machine]))
+    return "\n\n".join(parts) or "Nothing is recorded yet."
+
+
+def _table(benchmark: str, lines: list[dict[str, Any]]) -> str:
+    rows: dict[str, dict[str, str]] = {}
+    for line in lines:
+        case = {"model": line["model"], **line["settings"]}
+        row = rows.setdefault(json.dumps(case), {k: _shown(v) for k, v in case.items()})
+        row[f"{line['metric']} ({line['unit']})"] = _shown(line["value"])
+    metrics = [f"{metric} ({unit})" for metric, unit in UNITS.items()]
+    columns = list(dict.fromkeys(key for row in rows.values() for key in row))
+    columns.sort(key=lambda key: metrics.index(key) if key in metrics else -1)
+    told = lines[-1]
+    return "\n".join(
+        [
+            f"**{benchmark}**, {told['machine']}, torch {told['torch']}, {told['date']}:",
+            "",
+            f"| {' | '.join(columns)} |",
+            "|---" * len(columns) + "|",
+            *(f"| {' | '.join(row.get(key, '') for key in columns)} |" for row in rows.values()),
+        ]
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return str(value)
+
+
+def filled(text: str, folder: Path) -> str:
+    """The text of the page, with the tables of this folder."""
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"the page must have the lines {BEGIN} and {END}, between which tables go")
+    before, rest = text.split(BEGIN, 1)
+    return f"{before}{BEGIN}\n\n{tables(folder)}\n\n{END}{rest.split(END, 1)[1]}"
+
+
+def write(page: Path = PAGE, folder: Path = results.FOLDER) -> None:
+    """Put the tables of what is recorded into the page."""
+    write_atomically(page, filled(page.read_text(), folder))
+    print(f"wrote the tables of {page}")

@@ -1,0 +1,144 @@
+"""Time and memory of forward and backward against the number of items, GATr beside a Transformer of the same width.
+
+Four sets of N items with four multivectors each; GATr of 8 multivector and 16 scalar channels, whose hidden state has as
+many numbers as the Transformer has channels (144). Each case eagerly and, up to 32,768 items, as one CUDA graph: the
+faster one counts. Without checkpointing, and at three sizes with it, as in the paper (eagerly).
+
+`draw` makes docs/images/scaling.png from what is recorded; it needs no GPU.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import drawing, results
+from . import timing, workload
+from .artery_step import fixed_size, told
+from .page import latest
+from .timing import Found, Report
+from .workload import Make
+
+SETS, CHANNELS = 4, 144
+NUMBERS = 64, 16
+"""Of every item, into and out of the Transformer: four multivectors, and one."""
+SIZES = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+CHECKPOINTED = (1024, 16384, 131072)
+LARGEST_GRAPH = 32768
+LONGEST = 8000.0
+"""After a step of so many milliseconds, there are no larger ones."""
+FEWER_SIZES = (16, 64, 256)  # on a CPU
+FIGURE = Path("docs/images/scaling.png")
+LABELS = {
+    ("gatr", 1): "GATr, width factor 1",
+    ("gatr", 2): "GATr, width factor 2",
+    ("transformer", None): "Transformer",
+}
+Line = list[tuple[int, float]]
+"""Number of items and a value, in order."""
+
+
+def best(
+    report: Report, model: str, settings: dict[str, Any], make: Make, graph: bool
+) -> Found | None:
+    """The faster of eager and (if `graph`) captured, with its mode; None if neither ran."""
+    size = SETS, settings["n_items"]
+    found: Found | None = None
+    for mode in ("eager", "graph") if graph else ("eager",):
+        todo = partial(fixed_size, make, size, graph=mode == "graph")
+        metrics = report.attempt(model, {**settings, "mode": mode}, todo)
+        if metrics and (found is None or metrics.metrics["time"] < found.metrics["time"]):
+            found = Found(metrics.metrics, {"mode": mode})
+    return found
+
+
+def run() -> None:
+    device = timing.pick_device()
+    cuda = device.type == "cuda"
+    precision = workload.usual_precision(device)
+    report = Report("scaling", keep=cuda, batch=SETS, precision=precision)
+    sizes = SIZES if cuda else FEWER_SIZES
+    plans = [(False, sizes), (True, [n for n in CHECKPOINTED if n in sizes])]
+    with timing.precision(precision):
+        for checkpointing, numbers in plans:
+            for model, width in LABELS:
+                make = _make(model, width, checkpointing, device)
+                for n in numbers:
+                    settings = {**told(width), "n_items": n, "checkpointing": checkpointing}
+                    graph = cuda and not checkpointing and n <= LARGEST_GRAPH
+                    found = best(report, model, settings, make, graph)
+                    if found is None:
+                        break  # most likely out of memory, as all larger ones would be
+                    report.add(model, settings, found)
+                    if found.metrics["time"] > LONGEST:
+                        break
+    report.show()
+    if cuda:
+        draw()
+
+
+def _make(model: str, width: int | None, checkpointing: bool, device: torch.device) -> Make:
+    if model == "gatr":
+        changes = dict(attention_width=width, checkpoint=checkpointing)
+        return partial(workload.gatr, "scaling", device, **changes)
+    options: dict[str, Any] = dict(hidden_channels=CHANNELS, checkpoint=checkpointing)
+    return partial(workload.transformer, NUMBERS, device, **options)
+
+
+# ---- the figure ----
+
+
+def draw(source: Path | None = None, target: Path = FIGURE) -> None:
+    """Time, peak memory and GATr's share of the Transformer's, against the number of items."""
+    source = source or results.FOLDER / "scaling.jsonl"
+    lines = read(source)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(_picture(lines))
+    print(f"drew {target} from {source}")
+
+
+def read(source: Path) -> dict[str, dict[str, Line]]:
+    """By metric and label, without checkpointing: the last run on the machine that ran last."""
+    found: dict[str, dict[str, Line]] = {"time": {}, "memory": {}}
+    lines = latest(source)
+    for line in lines:
+        settings = line["settings"]
+        label = LABELS.get((line["model"], settings.get("width_factor")))
+        is_shown = label and line["metric"] in found and line["machine"] == lines[-1]["machine"]
+        if label and is_shown and not settings["checkpointing"]:
+            points = found[line["metric"]].setdefault(label, [])
+            points.append((settings["n_items"], line["value"]))
+    if not found["time"]:
+        raise ValueError(
+            f"{source} has no results of the scaling benchmark; run flashgatr bench scaling on a GPU"
+        )
+    return {metric: {k: sorted(v) for k, v in lines.items()} for metric, lines in found.items()}
+
+
+def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
+    labels = [label for label in LABELS.values() if label in lines["time"]]
+    with drawing._style():
+        figure, axes = drawing._figure(3, (3.9, 3.6))
+        looks = drawing._looks(labels)
+        titles = {"time": "Forward and backward, ms", "memory": "Peak memory, MiB"}
+        for ax, (metric, title) in zip(axes, titles.items(), strict=False):
+            ax.set(xscale="log", yscale="log", title=title, xlabel="items")
+            for label, points in lines[metric].items():
+                ax.plot(*zip(*points, strict=True), markersize=4, **looks[label])
+        ax = axes[-1]
+        ax.set(xscale="log", title="GATr / Transformer (dashed: memory)", xlabel="items")
+        ax.axhline(1, color=drawing.GREY, linewidth=0.8)
+        for metric, dash in (("time", "-"), ("memory", "--")):
+            theirs = dict(lines[metric].get("Transformer", []))
+            for label, points in lines[metric].items():
+                shares = [(n, x / theirs[n]) for n, x in points if n in theirs]
+                if label != "Transformer" and shares:
+                    ax.plot(*zip(*shares, strict=True), dash, markersize=4, **looks[label])
+        ax.set_ylim(bottom=0)
+        for ax in axes:
+            ax.grid(visible=True, axis="y")
+        drawing._legend(figure, [dict(label=label, **look) for label, look in looks.items()])
+        return drawing._png(figure)

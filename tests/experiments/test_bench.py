@@ -1,0 +1,264 @@
+"""Benchmarks measure what they say, go on when a case fails, and show what is recorded. All of it tiny, on a CPU."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+from flashgatr.experiments import bench, cli, results
+from flashgatr.experiments.bench import (
+    artery_ragged,
+    cpu_step,
+    operators,
+    page,
+    scaling,
+    timing,
+    workload,
+)
+from flashgatr.experiments.bench.timing import Found, Report
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """Results go to an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def tiny():
+    """A network of nothing, as a workload on pairs (mv, s)."""
+
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+            self.seen = []
+
+        def forward(self, mv, s, **options):
+            self.seen.append(options)
+            return self.factor * mv, s
+
+    return workload.multivector_work(Scale(), 1, 0, CPU)
+
+
+def lines(folder):
+    files = folder.glob("*.jsonl")
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+# ---- timing ----
+
+
+def test_times_are_milliseconds():
+    assert 20 <= timing.once(lambda: time.sleep(0.02), CPU) < 1000
+    assert timing.measure(lambda: time.sleep(0.002), CPU, repeats=3).metrics["time"] >= 2
+
+
+def test_a_slow_step_is_measured_once_after_its_first_call():
+    calls = []
+    step = lambda: (calls.append(0), time.sleep(0.002))  # noqa: E731
+    assert [len(times) for times in timing.in_turn([step], CPU, patience=2.0)] == [1]
+    assert len(calls) == 2
+
+
+def test_steps_take_turns():
+    calls = []
+    steps = [lambda: calls.append("a"), lambda: calls.append("b")]
+    found = timing.in_turn(steps, CPU, repeats=4)
+    assert [len(times) for times in found] == [4, 4]
+    assert calls == ["a", "b"] * (timing.WARMUP + 4)
+
+
+def test_threads_and_precision_are_put_back():
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    with timing.threads(before[0] + 1), timing.precision("tf32"):
+        assert torch.get_num_threads() == before[0] + 1
+        assert torch.get_float32_matmul_precision() == "high"
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+def test_the_table_is_aligned_and_has_units():
+    text = timing.table(
+        [{"model": "gatr", "time": 2.0}, {"model": "mlp", "n": 16, "time": 12345.6}]
+    )
+    assert text.splitlines() == [
+        "model   n  time (ms)",
+        "gatr               2",
+        "mlp    16     12,346",
+    ]
+
+
+# ---- cases ----
+
+
+def test_a_case_that_raises_is_reported_and_the_rest_goes_on(here, capsys):
+    report = Report("toy", keep=True, batch=2)
+
+    def broken():
+        raise torch.OutOfMemoryError("CUDA out of memory.\nA second line")
+
+    assert report.run("big", {"n": 9}, broken) is None
+    assert report.run("small", {"n": 1}, lambda: Found({"time": 1.234567}, {"mode": "eager"}))
+    report.show()
+    said = capsys.readouterr().out
+    assert "big n=9 failed: OutOfMemoryError: CUDA out of memory. (test_bench.py:" in said
+    (line,) = lines(results.FOLDER)
+    assert (line["benchmark"], line["model"], line["unit"]) == ("toy", "small", "ms")
+    assert line["value"] == 1.2346
+    assert line["settings"] == {"batch": 2, "n": 1, "mode": "eager"}
+
+
+def test_what_is_not_meant_for_this_machine_is_not_recorded(here, capsys):
+    report = Report("toy", keep=False)
+    report.run("small", {}, lambda: Found({"time": 1.0}))
+    report.show()
+    assert "not recorded" in capsys.readouterr().out
+    assert not lines(results.FOLDER)
+
+
+def test_ragged_batches_are_packed_and_differ():
+    work = tiny()
+    found = artery_ragged.ragged(lambda: work, 3, (2, 9), warmup=1, steps=4)
+    assert found.metrics["time per 1,000 items"] > 0
+    assert found.metrics["slow steps"] <= 4
+    sizes = [tuple(options["offsets"].diff().tolist()) for options in work.net.seen]
+    assert len(set(sizes)) == 5
+    for size, options in zip(sizes, work.net.seen, strict=True):
+        assert len(size) == 3
+        assert all(2 <= n <= 9 for n in size)
+        assert options["max_items"] == max(size)
+
+
+def test_the_faster_mode_of_a_size_counts(here, monkeypatch):
+    times = {False: 3.0, True: 2.0}
+    monkeypatch.setattr(
+        scaling, "fixed_size", lambda make, size, graph: Found({"time": times[graph]})
+    )
+    report = Report("scaling", keep=False)
+    for graph, mode in ((False, "eager"), (True, "graph")):
+        found = scaling.best(report, "gatr", {"n_items": 16}, tiny, graph)
+        assert found.settings == {"mode": mode}
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        operators.plain_calls,
+        pytest.param(operators.fused_calls, marks=pytest.mark.slow),
+    ],  # compiles
+)
+def test_every_piece_of_a_block_has_gradients(way):
+    net, block = operators.one_block("arteries", CPU)
+    inputs = workload.multivector_work(net, 3, 1, CPU).sample(2, 3).inputs
+    if way is operators.fused_calls and net.obstacle(inputs[0]):
+        pytest.skip(net.obstacle(inputs[0]))
+    calls = way(net, block, inputs)
+    assert calls.keys() == set(operators.PIECES)
+    for call in calls.values():
+        gradients = operators.gradient_step(call, list(block.parameters()))()
+        assert any(g is not None and bool(g.any()) for g in gradients)
+
+
+def test_ratios_are_recorded_with_their_times(here, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(cpu_step, "measure", lambda: [[1.0, 2.0, 3.0], [4.0, 4.0, 8.0]])
+    cpu_step.run()
+    found = {(x["model"], x["metric"], x["settings"]["statistic"]): x["value"] for x in lines(results.FOLDER)}  # fmt: skip
+    assert found["gatr", "ratio", "median"] == 0.5
+    assert found["gatr", "ratio", "minimum"] == 0.25
+    assert found["transformer", "time", "minimum"] == 4.0
+
+
+# ---- names ----
+
+
+@pytest.mark.parametrize("name", [*bench.NAMES, "training-step", "scaling-figure", "page"])
+def test_every_name_can_be_called(name):
+    assert callable(bench.find(name))
+
+
+def test_an_unknown_name_is_a_clear_error_before_anything_runs():
+    ran = CliRunner().invoke(cli.application(), ["bench", "libraries", "nbody-stop"])
+    assert isinstance(ran.exception, ValueError)
+    assert "unknown benchmark 'nbody-stop'; there are nbody-step, artery-step" in str(ran.exception)
+    assert not ran.output
+
+
+def test_a_benchmark_that_fails_does_not_stop_the_others(monkeypatch, capsys):
+    ran = []
+
+    def find(name):
+        return (lambda: 1 / 0) if name == "bad" else (lambda: ran.append(name))
+
+    monkeypatch.setattr(bench, "find", find)
+    assert bench.run(["bad", "good"]) == ["bad"]
+    assert ran == ["good"]
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+# ---- what is recorded ----
+
+
+def recorded(folder, monkeypatch, machine="GPU"):
+    """Synthetic results of the scaling benchmark."""
+    monkeypatch.setattr(results, "machine", lambda: machine)
+    for (model, width), slope in zip(scaling.LABELS, (2.0, 3.0, 1.0), strict=True):
+        for n in (16, 1024, 65536):
+            told = {} if width is None else {"width_factor": width}
+            settings = {**told, "n_items": n, "checkpointing": False, "mode": "eager"}
+            for metric, unit in (("time", "ms"), ("memory", "MiB")):
+                results.record("scaling", model, metric, slope * n, unit, settings, folder=folder)
+        settings["checkpointing"] = True
+        results.record("scaling", model, "time", 1e9, "ms", settings, folder=folder)
+    return folder / "scaling.jsonl"
+
+
+def test_the_figure_is_drawn_from_the_results(tmp_path, monkeypatch):
+    source = recorded(tmp_path, monkeypatch)
+    found = scaling.read(source)
+    assert found["time"]["GATr, width factor 2"] == [(16, 48.0), (1024, 3072.0), (65536, 196608.0)]
+    assert found["memory"].keys() == set(scaling.LABELS.values())
+    target = tmp_path / "images" / "scaling.png"
+    scaling.draw(source, target)
+    assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_of_nothing_is_an_error(tmp_path):
+    with pytest.raises(
+        ValueError, match="no results of the scaling benchmark; run flashgatr bench"
+    ):
+        scaling.draw(tmp_path / "none.jsonl", tmp_path / "scaling.png")
+
+
+def test_the_last_run_on_every_machine_is_shown(tmp_path, monkeypatch):
+    for machine, commit in (("A", "old"), ("A", "new"), ("B", "old")):
+        monkeypatch.setenv("FLASHGATR_COMMIT", commit)
+        recorded(tmp_path, monkeypatch, machine)
+    settings = {"width_factor": 1, "n_items": 16, "checkpointing": False, "mode": "eager"}
+    results.record("scaling", "gatr", "time", 0.5, "ms", settings, folder=tmp_path)
+    found = page.latest(tmp_path / "scaling.jsonl")
+    assert {(line["machine"], line["commit"]) for line in found} == {("A", "new"), ("B", "old")}
+    assert len(found) == 2 * 21
+    assert found[-1]["value"] == 0.5
+    text = page.tables(tmp_path)
+    assert text.count("**scaling**") == 2
+    assert "| gatr | 1 | 16 | no | eager | 0.5 | 32 |" in text
+
+
+def test_the_page_shows_what_is_recorded():
+    text = (ROOT / page.PAGE).read_text()
+    expected = page.filled(text, ROOT / results.FOLDER)
+    assert text == expected, "run flashgatr bench page"
+
+
+def test_the_page_names_every_benchmark():
+    text = (ROOT / page.PAGE).read_text()
+    for name in bench.NAMES:
+        assert f"| `{name}` |" in text
