@@ -210,6 +210,8 @@ class GATr(nn.Module):
         mv, s = sets.keep(mv), sets.keep(s)
         if self.check_finite:
             inputs.require_finite(mv, s)
+        if center is None and attention_mask is None and self._is_small(mv, s, sets, join_reference):
+            return self._run_small(mv, s, sets)
         reference = self._reference(mv, sets, join_reference)
         shift = self._center(mv, sets, center)
         if shift is not None:
@@ -271,13 +273,46 @@ class GATr(nn.Module):
             extra=to_rows(*around.reinsert).to(dtype) if reinserts else None,
             is_fused=True,
         )
-        with full_precision(mv.device):
-            x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], to_rows(mv, s)))
-        delta = torch.zeros_like(x, dtype=dtype)
-        x, delta = self._run_blocks(x, delta, around)
-        with full_precision(mv.device):
-            x = self._stream(fused.apply_linear(self.linear_out, self._weights[1], x + delta))
+        x = self._run_rows(to_rows(mv, s), around)
         return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
+
+    def _is_small(self, mv: Tensor, s: Tensor, sets: Sets, join_reference: JoinReference) -> bool:
+        """Whether the kernels for the ends of a network on small sets can serve."""
+        c = self.config
+        return (
+            mv.is_cuda
+            and sets.is_plain
+            and self.item_axes == 1
+            and 0 < mv.shape[-3] * c.in_mv_channels <= fused.SMALL_SAMPLE
+            and mv.dtype == torch.float32
+            and isinstance(join_reference, str)
+            and join_reference == "data"
+            and c.recenter
+            and c.length_scale == 1
+            and not (c.reinsert_mv_channels or c.reinsert_s_channels)
+            and (self._reference_seen or not inputs.can_be_read(mv))
+            and not (torch.is_grad_enabled() and (mv.requires_grad or s.requires_grad))
+            and self.obstacle(mv) is None
+        )
+
+    def _run_small(self, mv: Tensor, s: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
+        """The fused network with its ends fused too: centres, shifts and rows in a kernel each."""
+        c, shape = self.config, sets.shape
+        mv, s = mv.reshape(-1, *mv.shape[-3:]), s.reshape(-1, *s.shape[-2:])
+        rows, center, mean = fused.enter(mv, s)
+        reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
+        around = Surroundings(reference, (mv, s), sets, None, None, True)
+        rows = self._run_rows(rows, around)
+        mv, s = fused.leave(rows, center, c.out_mv_channels, c.out_s_channels)
+        return mv.unflatten(0, shape), s.unflatten(0, shape)
+
+    def _run_rows(self, x: Tensor, around: Surroundings) -> Tensor:
+        with full_precision(x.device):
+            x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], x))
+        delta = torch.zeros_like(x, dtype=paths.compute_dtype(self.linear_in.weight))
+        x, delta = self._run_blocks(x, delta, around)
+        with full_precision(x.device):
+            return self._stream(fused.apply_linear(self.linear_out, self._weights[1], x + delta))
 
     def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
         for block in self.blocks:

@@ -169,9 +169,9 @@ def _shift_table() -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
     return tuple(table)
 
 
-_SHIFT = _shift_table()
-_SHIFT_SOURCES = tuple(i for source, _ in _SHIFT for i in source)
-_SHIFT_SIGNS = tuple(sign for _, sign in _SHIFT)
+SHIFT = _shift_table()
+_SHIFT_SOURCES = tuple(i for source, _ in SHIFT for i in source)
+_SHIFT_SIGNS = tuple(sign for _, sign in SHIFT)
 
 
 def translate(mv: Tensor, shift: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ _FLAGS = (
 )  # fmt: skip
 _X86_FLAGS = ("-mprefer-vector-width=512",)  # else gcc keeps to half of a vector register
 _TIMEOUT = 120
+_MOST_THREADS = 256
 _SERIAL = 1 << 14
 """Below so many numbers a call is not worth sharing between threads: waking them takes some microseconds."""
 
@@ -656,17 +657,30 @@ KERNEL gate_backward(n t0, n t1, n T, n C, const real *restrict gate, const real
 
 typedef union { n i; double d; void *p; } value;
 typedef void kernel(n t0, n t1, const value *a);
-typedef struct { kernel *f; n units, step, next; const value *a; } job;
+typedef struct { n next, end; char apart[48]; } share;
+typedef struct { kernel *f; n step; int threads, (*me)(void); share *of; const value *a; } job;
+/* Every thread begins with its own share, which it finds in its cache if it had the same one before, then helps. */
 static void work(void *p) {
-  job *j = p;
-  for (n t; (t = __atomic_fetch_add(&j->next, j->step, __ATOMIC_RELAXED)) < j->units;)
-    j->f(t, t + j->step < j->units ? t + j->step : j->units, j->a);
+  const job *j = p;
+  const int me = j->threads > 1 ? j->me() : 0;
+  for (int v = 0; v < j->threads; v++) {
+    share *s = j->of + (me + v) % j->threads;
+    for (n t; (t = __atomic_fetch_add(&s->next, j->step, __ATOMIC_RELAXED)) < s->end;)
+      j->f(t, t + j->step < s->end ? t + j->step : s->end, j->a);
+  }
 }
-/* `parallel` is OpenMP's: it runs work(&j) in so many threads; null for one. */
-void flashgatr_run(kernel *f, n units, n step, unsigned threads,
-                   void (*parallel)(void (*)(void *), void *, unsigned, unsigned), const value *a) {
-  job j = {f, units, step, 0, a};
-  if (parallel) parallel(work, &j, threads, 0); else work(&j);
+/* `parallel` and `me` are OpenMP's: the one runs work(&j) in so many threads, the other counts them. */
+void flashgatr_run(kernel *f, n units, n step, int threads,
+                   void (*parallel)(void (*)(void *), void *, unsigned, unsigned), int (*me)(void), const value *a) {
+  share of[MOST_THREADS];
+  if (threads > MOST_THREADS) threads = MOST_THREADS;
+  const n steps = (units + step - 1) / step;
+  for (int v = 0; v < threads; v++) {
+    of[v].next = steps * v / threads * step;
+    of[v].end = v == threads - 1 ? units : steps * (v + 1) / threads * step;
+  }
+  job j = {f, step, threads, me, of, a};
+  if (threads > 1) parallel(work, &j, threads, 0); else work(&j);
 }
 """
 _KERNEL = re.compile(r"^KERNEL (\w+)\(n t0, n t1, (.*?)\) \{", re.MULTILINE | re.DOTALL)
@@ -710,6 +724,7 @@ def _source(real: str) -> str:
         f"#define BLOCK {BLOCK}",
         f"#define MOST {SMALL_SET}",
         f"#define MOST_FEATURES {MOST_FEATURES}",
+        f"#define MOST_THREADS {_MOST_THREADS}",
         *(f"#define P{axis} {ORDER.index(i)}" for axis, i in zip("XYZ", POINT, strict=True)),
         f"static const int GRADE[] = {{{', '.join(map(str, grades))}}};",
         f"static const real SCALE[] = {{{', '.join(map(repr, SCALES))}}};",
@@ -731,7 +746,7 @@ class Library:
         self._library = ctypes.CDLL(str(path))
         self._run = self._library.flashgatr_run
         pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
-        self._run.argtypes = (pointer, size, size, ctypes.c_uint, pointer, ctypes.c_char_p)
+        self._run.argtypes = (pointer, size, size, ctypes.c_int, pointer, pointer, ctypes.c_char_p)
         self._run.restype = None
         self._kernels = {
             name: (self._address(f"flashgatr_{name}"), struct.Struct("".join(map(_FORMAT.__getitem__, members))))
@@ -745,19 +760,23 @@ class Library:
         """Run a kernel on units 0 to `units`, `step` at a time, shared by threads if `cost` numbers each are worth it."""
         address, layout = self._kernels[name]
         values = layout.pack(*[x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments])
-        threads = torch.get_num_threads() if units > step and units * cost > _SERIAL else 1
-        parallel = _parallel() if threads > 1 else None
-        self._run(address, units, step, threads, parallel, values)
+        parallel, me = _openmp()
+        threads = torch.get_num_threads() if parallel and units > step and units * cost > _SERIAL else 1
+        self._run(address, units, step, threads, parallel, me, values)
 
 
 _FORMAT = {"i": "q", "d": "d", "p": "P"}
 
 
 @functools.cache
-def _parallel() -> int | None:
+def _openmp() -> tuple[int | None, int | None]:
     """torch's own OpenMP: its threads are awake between products, and a second pool would fight them for the cores."""
-    found = getattr(ctypes.CDLL(None), "GOMP_parallel", None)
-    return None if found is None else ctypes.cast(found, ctypes.c_void_p).value
+    names = "GOMP_parallel", "omp_get_thread_num"
+    found = [getattr(ctypes.CDLL(None), name, None) for name in names]
+    if None in found:
+        return None, None
+    parallel, me = (ctypes.cast(function, ctypes.c_void_p).value for function in found)
+    return parallel, me
 
 
 @functools.cache

@@ -155,14 +155,19 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     (m, k), n = x.shape, matrix.shape[1]
     x = x.contiguous()
     out = torch.empty(m, n, device=x.device)
-    bm = 16 if m <= 16 else 32 if n < 1024 else 64
-    bn = 32 if n < 1024 else 64
-    kernels.small_product[math.ceil(m / bm), math.ceil(n / bn)](
+    tile = _product_tile(m, n)
+    kernels.small_product[math.ceil(m / tile["BM"]), math.ceil(n / tile["BN"])](
         x, matrix, x if bias is None else bias, out, m,
-        N=n, K=k, b_row=matrix.stride(0), b_column=matrix.stride(1),
-        HAS_BIAS=bias is not None, BM=bm, BN=bn, BK=64, num_stages=4, num_warps=4,
+        N=n, K=k, b_row=matrix.stride(0), b_column=matrix.stride(1), HAS_BIAS=bias is not None, **tile,
     )  # fmt: skip
     return out
+
+
+def _product_tile(rows: int, columns: int) -> dict[str, int]:
+    """Tiles that give every multiprocessor something to do (tried on an H200)."""
+    small = columns < 1024
+    bm = 16 if rows <= 16 else 32 if small else 64
+    return dict(BM=bm, BN=32 if small else 64, BK=64, num_stages=4, num_warps=4)
 
 
 def add_linear(
@@ -217,7 +222,8 @@ class SideStream:
 
     def join(self) -> None:
         """From here on the current stream sees the gradients."""
-        torch.cuda.current_stream().wait_stream(self.stream)
+        if self.kept:
+            torch.cuda.current_stream().wait_stream(self.stream)
         self.kept.clear()
 
 
@@ -297,8 +303,8 @@ def _column_sums(x: Tensor, out: Tensor) -> None:
 
 def _tile(sizes: Sizes, items: int) -> dict[str, int]:
     mv, s = _power(BLADES * sizes.mv), _power(max(sizes.s, 1))
-    most = max(min(4096 // (mv + s), 16), 1)
-    return dict(ITEMS=min(_power(max(items // 264, 1)), most), MV=mv, SC=s)
+    most = 1 << max(min(4096 // (mv + s), 16), 1).bit_length() - 1
+    return dict(ITEMS=min(_power(max(items // _FILL, 1)), most), MV=mv, SC=s)
 
 
 def _power(n: int) -> int:
@@ -456,6 +462,60 @@ def _small_tile(q: Tensor, k: Tensor, v: Tensor, items: int) -> dict[str, int]:
         H=q.shape[1], HK=k.shape[1], D=q.shape[2], DV=v.shape[2],
         ITEMS=_power(items), DP=_power(q.shape[2]), VP=_power(v.shape[2]), num_warps=1,
     )  # fmt: skip
+
+
+def survey(mv: Tensor) -> tuple[Tensor, Tensor]:
+    """The working centre (B, 3) of every sample of mv (B, items, C, 16), and its mean e123 (B)."""
+    from . import triton_kernels as kernels
+
+    samples, rows = mv.shape[0], mv.shape[1] * mv.shape[2]
+    center, mean = mv.new_empty(samples, 3), mv.new_empty(samples)
+    noise = (16 * torch.finfo(mv.dtype).eps) ** 2
+    if samples:
+        kernels.survey[(samples,)](mv, center, mean, rows, noise, ROWS=_power(rows), num_warps=1)
+    return center, mean
+
+
+def enter(mv: Tensor, s: Tensor, center: Tensor) -> Tensor:
+    """Rows of (B, items, C, 16) and (B, items, S), moved so that the centre of every sample is the origin."""
+    from . import triton_kernels as kernels
+
+    samples, items, c, _ = mv.shape
+    total = samples * items
+    out = torch.empty(total, s.shape[-1] + BLADES * c, device=mv.device)
+    if total:
+        block = _block(total * c)
+        grid = (math.ceil(total * c / block["BLOCK"]), 2 if s.shape[-1] else 1)
+        kernels.enter[grid](mv, s, center, out, total, items, C=c, S=s.shape[-1], **block)
+    return out
+
+
+def leave(x: Tensor, center: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Multivectors (T, C, 16) and scalars (T, S) of rows, moved back."""
+    from . import triton_kernels as kernels
+
+    total = x.shape[0]
+    mv, s = x.new_empty(total, sizes.mv, BLADES), x.new_empty(total, sizes.s)
+    if total:
+        block = _block(total * sizes.mv)
+        grid = (math.ceil(total * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
+        items = total // center.shape[0]
+        kernels.leave[grid](x, center, mv, s, total, items, C=sizes.mv, S=sizes.s, **block)
+    return mv, s
+
+
+def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor, sizes: Sizes) -> Tensor:
+    from . import triton_kernels as kernels
+
+    total = g_mv.shape[0]
+    out = torch.empty(total, sizes.width, device=g_mv.device)
+    if total:
+        block = _block(total * sizes.mv)
+        grid = (math.ceil(total * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
+        kernels.leave_backward[grid](
+            g_mv, g_s, center, out, total, total // center.shape[0], C=sizes.mv, S=sizes.s, **block
+        )
+    return out
 
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..algebra import BLADES, E123, EUCLIDEAN, POINT
 from ..constants import indices
 from ..nn.norm import ACTIVATIONS
+from ..versors import SHIFT
 from . import bilinear
 from .rows import FACTORS, ORDER, LinearPlan, dense_table, linear_plan
 
@@ -164,6 +165,17 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
     weights = (q.to(wide) @ k.to(wide).mT * scale).softmax(-1)
     out = (weights @ v.to(wide)).to(v.dtype)
     return out.transpose(1, 2).flatten(0, 1)
+
+
+def leave_gradient(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
+    """Gradient of rows from those of the multivectors (T, C, 16) moved by the centres, and of the scalars."""
+    items = g_mv.shape[0] // max(center.shape[0], 1)
+    shift = center.repeat_interleave(items, 0)[:, None]
+    found = g_mv
+    for axis, (source, sign) in enumerate(SHIFT):
+        moved = g_mv * g_mv.new_tensor(sign) * shift[..., axis, None]
+        found = found.index_add(-1, indices(source, g_mv), moved)
+    return _join(g_s, found)
 
 
 def mlp(

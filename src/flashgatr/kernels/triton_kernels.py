@@ -13,7 +13,9 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..algebra import BLADES
+from ..algebra import BLADES, E123, EUCLIDEAN, NULL, POINT, POINT_SIGN
+from ..versors import SHIFT
+from .rows import ORDER
 from .terms import sums
 
 _FREE = ["T"]  # no new compilation for another number of items
@@ -586,6 +588,103 @@ def _bilinear_source() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _ends_source() -> str:
+    """Kernels at the ends of a network on small sets: find the centres, move there, move back."""
+    place = {blade: i for i, blade in enumerate(ORDER)}
+    everything = range(BLADES)
+
+    def load(pointer: str, at: str) -> list[str]:
+        return [
+            f"        x{k} = tl.load({pointer} + {at.format(k=k, p=place[k])}, mask=ok, other=0.0)"
+            for k in everything
+        ]
+
+    def store(pointer: str, at: str, values: list[str]) -> list[str]:
+        return [
+            f"        tl.store({pointer} + {at.format(k=k, p=place[k])}, {v}, mask=ok)"
+            for k, v in enumerate(values)
+        ]
+
+    def moved(by: str, transposed: bool = False) -> list[str]:
+        """x translated by a vector; or the transpose of that map."""
+        found = [f"x{k}" for k in everything]
+        for axis, (source, sign) in enumerate(SHIFT):
+            for k in everything:
+                if sign[k]:
+                    to, of = (source[k], k) if transposed else (k, source[k])
+                    found[to] += f"{'+' if sign[k] > 0 else '-'}{abs(sign[k])}*{by}{axis}*x{of}"
+        return found
+
+    def squares(names: list[str], blades: tuple[int, ...]) -> str:
+        return "+".join(f"({names[k]})*({names[k]})" for k in blades)
+
+    plain = [f"x{k}" for k in everything]
+    signed = [f"{sign}*x{blade}" for blade, sign in zip(POINT, POINT_SIGN, strict=True)]
+    element = [
+        "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+        "    F: tl.constexpr = S + 16 * C",
+        "    if tl.program_id(1) == 0:",
+        "        ok = e < T * C",
+        "        b = center_ptr + e // C // items * 3",
+        *(f"        c{a} = tl.load(b + {a}, mask=ok, other=0.0)" for a in range(3)),
+        "        row = e // C * F + S + e % C",
+    ]
+
+    def scalars(source: str, target: str) -> list[str]:
+        return [
+            "    else:",
+            "        for part in tl.static_range((S + C - 1) // C):",
+            "            i = e + part * tl.num_programs(0) * BLOCK",
+            "            valid = i < T * S",
+            f"            tl.store({target}, tl.load({source}, mask=valid, other=0.0), mask=valid)",
+            "",
+        ]
+
+    sizes = "C: tl.constexpr, S: tl.constexpr, BLOCK: tl.constexpr"
+    row = "row + {p} * C"
+    lines = [
+        "@triton.jit(do_not_specialize=['rows'])",
+        "def survey(mv_ptr, center_ptr, mean_ptr, rows, noise, ROWS: tl.constexpr):",
+        "    sample = tl.program_id(0).to(tl.int64)",
+        "    r = tl.arange(0, ROWS)",
+        "    ok = r < rows",
+        "    if True:",
+        *load("mv_ptr", "(sample * rows + r) * 16 + {k}"),
+        f"    w = x{E123}",
+        f"    everything = tl.sum({squares(plain, EUCLIDEAN)}, axis=0)",
+        "    mass = tl.sum(w * w, axis=0)",
+        "    centred = mass > everything * noise",
+        "    safe = tl.where(centred, mass, 1.0)",
+        *(f"    c{a} = tl.where(centred, tl.sum(w * ({v}), axis=0) / safe, 0.0)" for a, v in enumerate(signed)),
+        f"    before = tl.sum({squares(plain, NULL)}, axis=0)",
+        *(f"    d{a} = -c{a}" for a in range(3)),
+        f"    after = tl.sum({squares(moved('d'), NULL)}, axis=0)",
+        *(f"    tl.store(center_ptr + sample * 3 + {a}, tl.where(after <= before, c{a}, 0.0))" for a in range(3)),
+        "    tl.store(mean_ptr + sample, tl.sum(w, axis=0) / rows)",
+        "",
+        "@triton.jit(do_not_specialize=['T', 'items'])",
+        f"def enter(mv_ptr, s_ptr, center_ptr, out_ptr, T, items, {sizes}):",
+        *element,
+        *(f"        d{a} = -c{a}" for a in range(3)),
+        *load("mv_ptr", "e * 16 + {k}"),
+        *store("out_ptr", row, moved("d")),
+        *scalars("s_ptr + i", "out_ptr + i // S * F + i % S"),
+        "@triton.jit(do_not_specialize=['T', 'items'])",
+        f"def leave(x_ptr, center_ptr, mv_ptr, s_ptr, T, items, {sizes}):",
+        *element,
+        *load("x_ptr", row),
+        *store("mv_ptr", "e * 16 + {k}", moved("c")),
+        *scalars("x_ptr + i // S * F + i % S", "s_ptr + i"),
+        "@triton.jit(do_not_specialize=['T', 'items'])",
+        f"def leave_backward(g_ptr, gs_ptr, center_ptr, out_ptr, T, items, {sizes}):",
+        *element,
+        *load("g_ptr", "e * 16 + {k}"),
+        *store("out_ptr", row, moved("c", transposed=True)),
+        *scalars("gs_ptr + i", "out_ptr + i // S * F + i % S"),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _compile(title: str, source: str) -> Any:
     """A module from source text that Triton can read back."""
     name = f"<{__name__} {title}>"
@@ -602,3 +701,6 @@ _gates = _compile("gate", _gate_source())
 gate_forward, gate_backward = _gates.gate_forward, _gates.gate_backward
 _bilinear = _compile("bilinear", _bilinear_source())
 bilinear_forward, bilinear_backward = _bilinear.bilinear_forward, _bilinear.bilinear_backward
+_ends = _compile("ends", _ends_source())
+survey, enter = _ends.survey, _ends.enter
+leave, leave_backward = _ends.leave, _ends.leave_backward
