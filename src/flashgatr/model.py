@@ -307,9 +307,12 @@ class GATr(nn.Module):
         return mv.unflatten(0, shape), s.unflatten(0, shape)
 
     def _run_rows(self, x: Tensor, around: Surroundings) -> Tensor:
+        dtype = paths.compute_dtype(self.linear_in.weight)
+        if not torch.compiler.is_compiling() and not self.config.checkpoint:
+            fused.prepare_ahead(self.blocks, dtype)  # type: ignore[arg-type]
         with full_precision(x.device):
             x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], x))
-        delta = torch.zeros_like(x, dtype=paths.compute_dtype(self.linear_in.weight))
+        delta = torch.zeros_like(x, dtype=dtype)
         x, delta = self._run_blocks(x, delta, around)
         with full_precision(x.device):
             return self._stream(fused.apply_linear(self.linear_out, self._weights[1], x + delta))

@@ -222,6 +222,14 @@ class Weights:
     def __init__(self) -> None:
         self.is_frozen = False
         self._kept: dict[tuple[object, ...], Tensor] = {}
+        self._ahead: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def prepare_ahead(self, side: gpu.SideStream, *request: Any) -> None:
+        """Make what the next `get` will ask for, beside what the current stream does until then."""
+        with side.running():
+            self._ahead = self._prepared(*request), torch.cuda.Event()
+            self._ahead[1].record()
+            side.kept.append(self._ahead[0])
 
     def freeze(self, frozen: bool) -> None:
         self.is_frozen = frozen
@@ -229,17 +237,23 @@ class Weights:
 
     def get(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> list[Tensor]:
         """One tensor per linear map."""
-        device = parameters[0].device
+        if self._ahead is not None:
+            flat, made = self._ahead
+            torch.cuda.current_stream().wait_event(made)
+            self._ahead = None
+        else:
+            flat = self._prepared(parameters, plan, dtype)
+        return list(flat.split(_prepared_sizes(plan, parameters[0].device.type)))
+
+    def _prepared(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
         with torch.no_grad():
-            if self.is_frozen and not torch.compiler.is_compiling():
-                key = (plan, dtype, device)
-                if key not in self._kept:
-                    with torch.inference_mode(False):
-                        self._kept[key] = prepare([p.detach() for p in parameters], plan, dtype)
-                flat = self._kept[key]
-            else:
-                flat = prepare([p.detach() for p in parameters], plan, dtype)
-        return list(flat.split(_prepared_sizes(plan, device.type)))
+            if not self.is_frozen or torch.compiler.is_compiling():
+                return prepare([p.detach() for p in parameters], plan, dtype)
+            key = (plan, dtype, parameters[0].device)
+            if key not in self._kept:
+                with torch.inference_mode(False):
+                    self._kept[key] = prepare([p.detach() for p in parameters], plan, dtype)
+            return self._kept[key]
 
 
 def _per_parameter(flat: Tensor, like: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
@@ -805,6 +819,15 @@ def apply_linear(layer: EquiLinear, weights: Weights, x: Tensor) -> Tensor:
     (prepared,) = weights.get(parameters, text, x.dtype)
     return linear(x, prepared, parameters, text, 0)  # type: ignore[no-any-return]
 
+
+
+def prepare_ahead(blocks: Sequence[GATrBlock], dtype: torch.dtype) -> None:
+    """Prepare the weights of all blocks beside the first ones' work, if there is a stream for it."""
+    side = gpu.SideStream.active
+    if side is not None:
+        for block in blocks:
+            parameters = [p for layer in _layers(block) for p in parameters_of(layer)]
+            block.weights.prepare_ahead(side, parameters, block.plan_text, dtype)
 
 
 def run_block(

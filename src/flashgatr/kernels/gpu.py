@@ -165,9 +165,10 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _product_tile(rows: int, columns: int) -> dict[str, int]:
     """Tiles that give every multiprocessor something to do (tried on an H200)."""
-    small = columns < 1024
-    bm = 16 if rows <= 16 else 32 if small else 64
-    return dict(BM=bm, BN=32 if small else 64, BK=64, num_stages=4, num_warps=4)
+    if rows <= 16:
+        return dict(BM=16, BN=16, BK=128, num_stages=3, num_warps=4)
+    side = 32 if columns < 1024 else 64
+    return dict(BM=side, BN=side, BK=64, num_stages=4, num_warps=4)
 
 
 def add_linear(
@@ -208,7 +209,7 @@ def _all_factors(plans: tuple[LinearPlan, ...]) -> Tensor:
 
 
 class SideStream:
-    """Runs the weights' gradients beside the rest of a backward pass, for steps that are captured as a CUDA graph.
+    """Prepares weights, and computes their gradients, beside the rest of a step that is captured as a CUDA graph.
 
     Small products leave most of the GPU idle, and nothing in the backward pass waits for a weight's gradient. Whatever
     was given to the side stream is kept alive until `join`.
@@ -219,6 +220,14 @@ class SideStream:
     def __init__(self) -> None:
         self.stream = torch.cuda.Stream()
         self.kept: list[Tensor] = []
+
+    @contextlib.contextmanager
+    def running(self, *used: Tensor) -> Iterator[None]:
+        """Within: on the side stream, after what the current one has done so far."""
+        self.kept.extend(used)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            yield
 
     def join(self) -> None:
         """From here on the current stream sees the gradients."""
@@ -274,12 +283,7 @@ class WeightGradients:
 def _beside(*used: Tensor) -> Iterator[None]:
     """Within: on the side stream, if there is one."""
     side = SideStream.active
-    if side is None:
-        yield
-        return
-    side.kept.extend(used)
-    side.stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side.stream):
+    with contextlib.nullcontext() if side is None else side.running(*used):
         yield
 
 
@@ -427,7 +431,8 @@ def features_backward(
             epsilon, **arguments,
         )  # fmt: skip
         if any(w is not None for w in weights):
-            _column_sums(parts, total)
+            with _beside(parts, total):
+                _column_sums(parts, total)
     return out, total
 
 

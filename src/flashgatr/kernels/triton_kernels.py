@@ -365,6 +365,31 @@ def _write_ones(y_ptr, e, T, F: tl.constexpr, ONES: tl.constexpr):
         tl.store(y_ptr + e * (F + ONES) + F + i, (0.0 if i else 1.0), mask=e < T)
 
 
+@triton.jit
+def adam(
+    p_ptr, g_ptr, m_ptr, v_ptr, lr_ptr, divisor_ptr, skip_ptr, correction_ptr,
+    size, beta1, beta2, epsilon, decay, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Adam's update of flat tensors by gradient / divisor; nothing changes where skip is 1.
+
+    correction: 1 - beta^steps for both betas.
+    """
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ok = i < tl.where(tl.load(skip_ptr) == 0.0, size, 0)
+    p = tl.load(p_ptr + i, mask=ok, other=0.0)
+    g = tl.load(g_ptr + i, mask=ok, other=0.0) / tl.load(divisor_ptr) + decay * p
+    m = tl.load(m_ptr + i, mask=ok, other=0.0)
+    v = tl.load(v_ptr + i, mask=ok, other=0.0)
+    m += (1.0 - beta1) * (g - m)
+    v = beta2 * v + (1.0 - beta2) * g * g
+    first = tl.load(correction_ptr).to(tl.float32)
+    second = tl.load(correction_ptr + 1).to(tl.float32)
+    p -= tl.load(lr_ptr) / first * m / (tl.sqrt(v) / tl.sqrt(second) + epsilon)
+    tl.store(p_ptr + i, p, mask=ok)
+    tl.store(m_ptr + i, m, mask=ok)
+    tl.store(v_ptr + i, v, mask=ok)
+
+
 @triton.jit(do_not_specialize=["M"])
 def small_product(
     a_ptr, b_ptr, bias_ptr, out_ptr, M,

@@ -2,13 +2,15 @@
 
 An optimiser that walks over hundreds of small tensors costs more than the network's own small kernels. Here parameters
 and moments become views of flat tensors: the model, the optimiser's state and its checkpoints look as before, and
-the whole update is one kernel. The arithmetic is torch's own fused Adam.
+the whole update is one kernel (Triton's, or torch's fused Adam where Triton is missing).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from ...kernels import paths
 
 
 class FlatAdam:
@@ -30,24 +32,36 @@ class FlatAdam:
                 p.data = weight.view_as(p)
                 s["exp_avg"], s["exp_avg_sq"] = first.view_as(p), second.view_as(p)
                 s["step"] = self.steps
+        self.betas = torch.tensor(self.group["betas"], dtype=torch.float64, device=self.flat.device)
 
     def step(self, clip: float, forbidden: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Clip and update, unless something is not finite or `forbidden` is 1: the gradient's norm, and 1.0 if bad."""
         gradient = _flatten([p.grad for p in self.parameters if p.grad is not None])
         norm = torch.linalg.vector_norm(gradient)
         bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
-        found = torch.maximum(bad, forbidden)
-        group = self.group
-        beta1, beta2 = group["betas"]
+        skip = torch.maximum(bad, forbidden)
+        self.steps += 1 - skip
         divisor = ((norm + 1e-6) / clip).clamp(min=1.0) if clip else torch.ones_like(norm)
-        self.steps += 1
-        torch._fused_adam_(
-            [self.flat], [gradient], [self.first], [self.second], [], [self.steps],
-            lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"],
-            eps=group["eps"], amsgrad=False, maximize=False, grad_scale=divisor, found_inf=found,
-        )  # fmt: skip
-        self.steps -= found
+        self._update(gradient, divisor, skip)
         return norm, bad
+
+    def _update(self, gradient: Tensor, divisor: Tensor, skip: Tensor) -> None:
+        group = self.group
+        if not paths.has_triton():
+            beta1, beta2 = group["betas"]
+            torch._fused_adam_(
+                [self.flat], [gradient], [self.first], [self.second], [], [self.steps],
+                lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"],
+                eps=group["eps"], amsgrad=False, maximize=False, grad_scale=divisor, found_inf=skip,
+            )  # fmt: skip
+            return
+        from ...kernels import triton_kernels as kernels
+
+        corrections = 1 - self.betas**self.steps  # float64: the second is near zero at first
+        kernels.adam[(-(-self.flat.numel() // 1024),)](
+            self.flat, gradient, self.first, self.second, group["lr"], divisor, skip, corrections,
+            self.flat.numel(), *group["betas"], group["eps"], group["weight_decay"], BLOCK=1024,
+        )  # fmt: skip
 
 
 def _flatten(tensors: list[Tensor]) -> Tensor:
