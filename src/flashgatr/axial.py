@@ -85,7 +85,7 @@ def _swap(x: Tensor, shape: tuple[int, ...], is_rows: bool) -> Tensor:
     first, second = len(shape) - 2, len(shape) - 1
     if not is_rows:
         return x.transpose(first, second)
-    return x.unflatten(0, shape).transpose(first, second).flatten(0, second)
+    return x.unflatten(0, shape).transpose(first, second).flatten(0, second)  # type: ignore[no-any-return]
 
 
 def _swapped(around: Surroundings, attention_mask: Tensor | None) -> Surroundings:

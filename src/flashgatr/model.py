@@ -210,7 +210,11 @@ class GATr(nn.Module):
         mv, s = sets.keep(mv), sets.keep(s)
         if self.check_finite:
             inputs.require_finite(mv, s)
-        if center is None and attention_mask is None and self._is_small(mv, s, sets, join_reference):
+        if (
+            center is None
+            and attention_mask is None
+            and self._is_small(mv, s, sets, join_reference)
+        ):
             return self._run_small(mv, s, sets)
         reference = self._reference(mv, sets, join_reference)
         shift = self._center(mv, sets, center)
@@ -234,7 +238,8 @@ class GATr(nn.Module):
 
         For inference on many small inputs. Changes of parameters within are not seen.
         """
-        kept = [*self._weights, *(block.weights for block in self.blocks)]  # type: ignore[misc]
+        kept: list[fused.Weights] = list(self._weights)
+        kept += [block.weights for block in self.blocks if isinstance(block, GATrBlock)]
         for weights in kept:
             weights.freeze(True)
         try:

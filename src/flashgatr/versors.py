@@ -177,7 +177,8 @@ _SHIFT_SIGNS = tuple(sign for _, sign in SHIFT)
 def translate(mv: Tensor, shift: Tensor) -> Tensor:
     """Move multivectors (..., 16) by a shift (..., 3): twelve terms instead of two products."""
     moved = mv.index_select(-1, indices(_SHIFT_SOURCES, mv)).unflatten(-1, (3, BLADES))
-    return mv + (moved * (shift.unsqueeze(-1) * constant(_SHIFT_SIGNS, mv))).sum(-2)
+    by = shift.unsqueeze(-1) * constant(_SHIFT_SIGNS, mv)
+    return torch.add(mv, (moved * by).sum(-2))
 
 
 def rescale(mv: Tensor, factor: float) -> Tensor:

@@ -139,7 +139,7 @@ def test_ragged_batches_are_packed_and_differ():
 def test_the_faster_mode_of_a_size_counts(here, monkeypatch):
     times = {False: 3.0, True: 2.0}
     monkeypatch.setattr(
-        scaling, "fixed_size", lambda make, size, graph: Found({"time": times[graph]})
+        scaling, "fixed_size", lambda make, size, graph, **_: Found({"time": times[graph]})
     )
     report = Report("scaling", keep=False)
     for graph, mode in ((False, "eager"), (True, "graph")):

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..algebra import BLADES, GRADES, PGA, POINT
+from ..algebra import BLADES, PGA, POINT
 from ..nn.linear import SCALES
 from .rows import ORDER
 from .terms import sums
@@ -759,9 +759,13 @@ class Library:
     def call(self, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
         """Run a kernel on units 0 to `units`, `step` at a time, shared by threads if `cost` numbers each are worth it."""
         address, layout = self._kernels[name]
-        values = layout.pack(*[x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments])
+        values = layout.pack(
+            *[x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments]
+        )
         parallel, me = _openmp()
-        threads = torch.get_num_threads() if parallel and units > step and units * cost > _SERIAL else 1
+        threads = (
+            torch.get_num_threads() if parallel and units > step and units * cost > _SERIAL else 1
+        )
         self._run(address, units, step, threads, parallel, me, values)
 
 
@@ -782,7 +786,9 @@ def _openmp() -> tuple[int | None, int | None]:
 @functools.cache
 def library() -> dict[torch.dtype, Library] | None:
     """The compiled kernels by dtype, or None where nothing can be compiled."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
     if compiler is None:
         return None
     flags = _FLAGS + (_X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ())
@@ -792,7 +798,16 @@ def library() -> dict[torch.dtype, Library] | None:
             for dtype, real in ((torch.float32, "float"), (torch.float64, "double")):
                 source, targets[dtype] = Path(folder, f"{real}.c"), Path(folder, f"{real}.so")
                 source.write_text(_source(real))
-                command = [*compiler.split(), *flags, "-shared", "-fPIC", str(source), "-o", str(targets[dtype]), "-lm"]
+                command = [
+                    *compiler.split(),
+                    *flags,
+                    "-shared",
+                    "-fPIC",
+                    str(source),
+                    "-o",
+                    str(targets[dtype]),
+                    "-lm",
+                ]
                 running.append(
                     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 )

@@ -19,7 +19,7 @@ from .c_kernels import BLOCK, MOST_FEATURES, SMALL_SET, library
 from .rows import Columns, LinearPlan, columns, head_columns
 
 if TYPE_CHECKING:
-    from .fused import Heads, Sizes
+    from .plan import Heads, Sizes
 
 __all__ = ["MOST_FEATURES", "SMALL_SET"]
 
@@ -76,7 +76,9 @@ def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) ->
     parts = theta.split([plan.parameters for plan in plans])
     for plan, size, given, found in zip(plans, sizes, parts, out.split(sizes), strict=True):
         units = plan.out_s + plan.out_mv
-        _call(out, "prepare", units, 16, size // max(units, 1), *_sizes(plan), plan.bias, given, found)
+        _call(
+            out, "prepare", units, 16, size // max(units, 1), *_sizes(plan), plan.bias, given, found
+        )
     return out
 
 
@@ -102,7 +104,19 @@ def _standard(x: Tensor, plan: LinearPlan) -> Tensor:
     if runs is None:
         return _columns(x)
     (items, width), out = x.shape, x.new_empty(x.shape[1], x.shape[0])
-    _call(x, "rows_to_columns", items, BLOCK, width, items, width, len(runs), runs, x.contiguous(), out)
+    _call(
+        x,
+        "rows_to_columns",
+        items,
+        BLOCK,
+        width,
+        items,
+        width,
+        len(runs),
+        runs,
+        x.contiguous(),
+        out,
+    )
     return out
 
 
@@ -142,7 +156,12 @@ class WeightGradients:
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
         """The gradient of map i: x went in, g is the gradient of what came out."""
-        plan, items, x_FT, g_FT = self.plans[i], x.shape[0], _standard(x, self.plans[i]), _columns(g)
+        plan, items, x_FT, g_FT = (
+            self.plans[i],
+            x.shape[0],
+            _standard(x, self.plans[i]),
+            _columns(g),
+        )
         inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
         first = torch.mm(g_FT[:outputs], x_FT[:inputs].t())
         _call(
@@ -197,7 +216,12 @@ def norm(
 
 
 def norm_backward(
-    g_new: Tensor | None, g_y: Tensor, y: Tensor, stat: Tensor, sizes: Sizes, delta_dtype: torch.dtype
+    g_new: Tensor | None,
+    g_y: Tensor,
+    y: Tensor,
+    stat: Tensor,
+    sizes: Sizes,
+    delta_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     items, y_FT = y.shape[0], _columns(y)
     out = torch.empty_like(y_FT)
@@ -223,9 +247,7 @@ def features(
     k = raw.new_empty(items, heads.keys, heads.features)
     v = raw.new_empty(items, heads.keys, heads.values)
     given = _head_arguments(raw, heads, weights, epsilon)
-    _call(
-        raw, "features_forward", items, BLOCK, raw.shape[1], *given, _columns(raw), q, k, v
-    )
+    _call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, _columns(raw), q, k, v)
     return q, k, v
 
 
@@ -270,10 +292,22 @@ def small_attention_backward(
     return found
 
 
-def _attention_arguments(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> tuple[Any, ...]:
+def _attention_arguments(
+    q: Tensor, k: Tensor, v: Tensor, items: int, scale: float
+) -> tuple[Any, ...]:
     total, heads, width = q.shape
     step = max(BLOCK // items, 1)
-    return total // items, step, items * heads * width, items, heads, k.shape[1], width, v.shape[2], scale
+    return (
+        total // items,
+        step,
+        items * heads * width,
+        items,
+        heads,
+        k.shape[1],
+        width,
+        v.shape[2],
+        scale,
+    )
 
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:

@@ -26,13 +26,13 @@ from .rows import (
     columns,
     dense_table,
     head_columns,
-    nothing,
     inverse_table,
+    nothing,
     parameter_factors,
 )
 
 if TYPE_CHECKING:
-    from .fused import Heads, Sizes
+    from .plan import Heads, Sizes
 
 SMALL_SET = 8
 """Sets of up to this many items are attended to within registers."""
@@ -171,9 +171,7 @@ def _product_tile(rows: int, columns: int) -> dict[str, int]:
     return dict(BM=side, BN=side, BK=64, num_stages=4, num_warps=4)
 
 
-def add_linear(
-    y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
-) -> Tensor:
+def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads) -> Tensor:
     """y + map of x, in place."""
     return y.addmm_(x, _matrix(prepared, plan)[: x.shape[1]])
 
@@ -440,7 +438,7 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
     """Attention within consecutive sets of `items` items."""
     from . import triton_kernels as kernels
 
-    total, heads, width = q.shape
+    total, heads, _ = q.shape
     out = v.new_empty(total, heads, v.shape[-1])
     if total:
         kernels.small_attention_forward[total // items, heads](

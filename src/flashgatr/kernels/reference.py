@@ -21,7 +21,7 @@ from . import bilinear
 from .rows import FACTORS, ORDER, LinearPlan, dense_table, linear_plan
 
 if TYPE_CHECKING:
-    from .fused import BlockPlan, Heads, Sizes
+    from .plan import BlockPlan, Heads, Sizes
 
 
 def gradients(
@@ -35,7 +35,11 @@ def gradients(
         found = function(*own)
         pairs = [(y, g) for y, g in zip(found, outer, strict=True) if g is not None]
         results = torch.autograd.grad(
-            [y for y, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True
+            [y for y, _ in pairs],
+            wanted,
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
         )
     given = iter(results)
     return [next(given) if x is not None and x.requires_grad else None for x in inputs]
@@ -109,9 +113,7 @@ def qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     heads = plan.heads
     total = heads.queries + 2 * heads.keys
-    raw = linear(
-        y, parameters, linear_plan(plan.mv, total * heads.mv, plan.s, total * heads.s)
-    )
+    raw = linear(y, parameters, linear_plan(plan.mv, total * heads.mv, plan.s, total * heads.s))
     if extra is not None:
         reached = heads.queries + heads.keys * (1 + plan.reinsert_values)
         sizes = reached * heads.mv, reached * heads.s

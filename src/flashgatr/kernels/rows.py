@@ -43,7 +43,9 @@ def to_rows(mv: Tensor, s: Tensor) -> Tensor:
     return torch.cat([s.flatten(0, -2), mv.flatten(-2).flatten(0, -2)], dim=-1)
 
 
-def from_rows(x: Tensor, items: tuple[int, ...], channels: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def from_rows(
+    x: Tensor, items: tuple[int, ...], channels: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
     """The inverse of `to_rows`."""
     mv_channels, s_channels = channels
     s, mv = x.split([s_channels, BLADES * mv_channels], dim=-1)
@@ -80,13 +82,12 @@ def columns(mv: range, s: range, blades: tuple[int, ...] = ORDER) -> Columns:
     return Columns(blade, (*s, *(c for _ in blades for c in mv)))
 
 
-def head_columns(
-    heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER
-) -> Columns:
+def head_columns(heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER) -> Columns:
     """One head after another, each as `columns`."""
     empty = Columns((), ())
     return sum(
-        (columns(range(h * mv, (h + 1) * mv), range(h * s, (h + 1) * s), blades) for h in heads), empty
+        (columns(range(h * mv, (h + 1) * mv), range(h * s, (h + 1) * s), blades) for h in heads),
+        empty,
     )
 
 
@@ -146,8 +147,12 @@ def parameters_of(layer: EquiLinear) -> list[Tensor]:
 @functools.lru_cache(maxsize=256)
 def dense_table(plan: LinearPlan) -> Tensor:
     """Entries of the matrix (inputs + 1, outputs); its last row is the bias."""
-    blade_i, channel_i = (torch.tensor(x).unsqueeze(1) for x in (plan.inputs.blade, plan.inputs.channel))
-    blade_o, channel_o = (torch.tensor(x).unsqueeze(0) for x in (plan.outputs.blade, plan.outputs.channel))
+    blade_i, channel_i = (
+        torch.tensor(x).unsqueeze(1) for x in (plan.inputs.blade, plan.inputs.channel)
+    )
+    blade_o, channel_o = (
+        torch.tensor(x).unsqueeze(0) for x in (plan.outputs.blade, plan.outputs.channel)
+    )
     starts = [sum(plan.sizes[:i]) for i in range(len(plan.sizes))]
     table = torch.full((len(plan.inputs) + 1, len(plan.outputs)), ZERO)
     body = table[:-1]

@@ -135,7 +135,9 @@ def features_forward(
         v_head = head - H - HK
         place = tl.arange(0, VALUES)[None, :]
         valid = ok & (place < DV)
-        value = tl.load(raw_ptr + t[:, None] * R + V_AT + v_head * DV + place, mask=valid, other=0.0)
+        value = tl.load(
+            raw_ptr + t[:, None] * R + V_AT + v_head * DV + place, mask=valid, other=0.0
+        )
         tl.store(v_ptr + (t[:, None] * HK + v_head) * DV + place, value, mask=valid)
     else:
         is_query = head < H
@@ -225,12 +227,16 @@ def features_backward(
             if HAS_ALPHA:
                 alpha = tl.exp(tl.load(alpha_ptr + head))
                 g = tl.where(col >= SH, g * alpha, g)
-                tl.store(part + H * CM + head, tl.sum(tl.sum(tl.where(col >= SH, g * x, 0.0), axis=1), axis=0))
+                tl.store(
+                    part + H * CM + head,
+                    tl.sum(tl.sum(tl.where(col >= SH, g * x, 0.0), axis=1), axis=0),
+                )
             if HAS_GAMMA:
                 gamma = tl.exp(tl.load(gamma_ptr + head))
                 g = tl.where(col < SH, g * gamma, g)
                 tl.store(
-                    part + H * CM + H + head, tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0)
+                    part + H * CM + H + head,
+                    tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0),
                 )
         tl.store(graw_ptr + at + col, g.to(graw_ptr.dtype.element_ty), mask=ok & (col < W0))
         if AWARE:
@@ -292,7 +298,9 @@ def small_attention_forward(
     shared = head % HK
     q = tl.load(q_ptr + (t * H + head) * D + d[None, :], mask=row & (d < D)[None, :], other=0.0)
     k = tl.load(k_ptr + (t * HK + shared) * D + d[None, :], mask=row & (d < D)[None, :], other=0.0)
-    v = tl.load(v_ptr + (t * HK + shared) * DV + e[None, :], mask=row & (e < DV)[None, :], other=0.0)
+    v = tl.load(
+        v_ptr + (t * HK + shared) * DV + e[None, :], mask=row & (e < DV)[None, :], other=0.0
+    )
     p = _logits(q.to(tl.float32), k.to(tl.float32), n, N, scale)
     o = tl.sum(p[:, :, None] * v.to(tl.float32)[None, :, :], axis=1)
     at = o_ptr + (t * H + head) * DV + e[None, :]
@@ -319,7 +327,9 @@ def small_attention_backward(
         head = shared + group * HK
         at = (t * H + head) * D + d[None, :]
         q = tl.load(q_ptr + at, mask=row_d, other=0.0).to(tl.float32)
-        go = tl.load(go_ptr + (t * H + head) * DV + e[None, :], mask=row_e, other=0.0).to(tl.float32)
+        go = tl.load(go_ptr + (t * H + head) * DV + e[None, :], mask=row_e, other=0.0).to(
+            tl.float32
+        )
         p = _logits(q, k, n, N, scale)
         gp = tl.sum(go[:, None, :] * v[None, :, :], axis=2)
         gs = p * (gp - tl.sum(p * gp, axis=1)[:, None]) * scale
@@ -425,7 +435,13 @@ def prepare(theta_ptr, table_ptr, factor_ptr, out_ptr, size, BLOCK: tl.constexpr
 
 @triton.jit(do_not_specialize=_FREE)
 def column_sums(
-    g_ptr, part_ptr, T, F: tl.constexpr, COLUMNS: tl.constexpr, ITEMS: tl.constexpr, LOOPS: tl.constexpr
+    g_ptr,
+    part_ptr,
+    T,
+    F: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ITEMS: tl.constexpr,
+    LOOPS: tl.constexpr,
 ):
     """part[program, :] = sum over the program's LOOPS x ITEMS items of some columns of g."""
     col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -680,11 +696,17 @@ def _ends_source() -> str:
         "    mass = tl.sum(w * w, axis=0)",
         "    centred = mass > everything * noise",
         "    safe = tl.where(centred, mass, 1.0)",
-        *(f"    c{a} = tl.where(centred, tl.sum(w * ({v}), axis=0) / safe, 0.0)" for a, v in enumerate(signed)),
+        *(
+            f"    c{a} = tl.where(centred, tl.sum(w * ({v}), axis=0) / safe, 0.0)"
+            for a, v in enumerate(signed)
+        ),
         f"    before = tl.sum({squares(plain, NULL)}, axis=0)",
         *(f"    d{a} = -c{a}" for a in range(3)),
         f"    after = tl.sum({squares(moved('d'), NULL)}, axis=0)",
-        *(f"    tl.store(center_ptr + sample * 3 + {a}, tl.where(after <= before, c{a}, 0.0))" for a in range(3)),
+        *(
+            f"    tl.store(center_ptr + sample * 3 + {a}, tl.where(after <= before, c{a}, 0.0))"
+            for a in range(3)
+        ),
         "    tl.store(mean_ptr + sample, tl.sum(w, axis=0) / rows)",
         "",
         "@triton.jit(do_not_specialize=['T', 'items'])",

@@ -76,8 +76,8 @@ def _attend_padded(
     bias, alive = _merge_masks(mask, attention_mask, q, keys)
     if bias is None and _cudnn_fits(q, k, v):
         rounded = (_widened(x, x.shape[-1] + -x.shape[-1] % 8) for x in (q, k, v))
-        batched = (x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded)
-        out = _cudnn(*batched, scale)[..., :values]
+        batched = [x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded]
+        out = _cudnn(batched[0], batched[1], batched[2], scale)[..., :values]
         return out.transpose(1, 2).reshape(*leading, queries, heads, values)
     # Equal sizes let every fused kernel run; the zeros change no logit and are cut off again.
     width = max(q.shape[-1], values)

@@ -37,14 +37,20 @@ def told(width: int | None) -> dict[str, Any]:
 
 
 def fixed_size(
-    make: Make, size: tuple[int, int], *, graph: bool = False, compiled: bool = False
+    make: Make,
+    size: tuple[int, int],
+    *,
+    graph: bool = False,
+    compiled: bool = False,
+    overlap: bool = False,
 ) -> Found:
     """Time and memory on a batch that never changes."""
     work = make()
     if compiled:
         work.compile()
     sample = work.sample(*size)
-    return timing.measure(lambda: work.step(sample), work.device, graph=graph)
+    step = partial(work.step, sample)
+    return timing.measure(step, work.device, graph=graph, overlap=overlap)
 
 
 def run() -> None:

@@ -5,10 +5,12 @@ On a GPU eagerly and as one CUDA graph; on a CPU eagerly, with one thread and wi
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import torch
 
+from ..nbody.models import GATrNBody
 from . import timing
 from .nbody_step import BODIES, RandomSystems
 from .timing import Found, Report
@@ -24,20 +26,23 @@ def measure(model: str, device: torch.device, *, graph: bool = False) -> Found:
     def step() -> None:
         network(*inputs)
 
-    return timing.measure(step, device, graph=graph, repeats=50)
+    frozen = network.net.frozen() if isinstance(network, GATrNBody) else contextlib.nullcontext()
+    with frozen:
+        return timing.measure(step, device, graph=graph, repeats=50)
 
 
 def run() -> None:
     device = timing.pick_device()
-    report = Report("inference-latency", keep=True, batch=1, items=BODIES, precision="float32")
-    with timing.precision("float32"):
-        for model in ("gatr", "transformer"):
-            if device.type == "cuda":
-                for graph in (False, True):
+    report = Report("inference-latency", keep=True, batch=1, items=BODIES)
+    for model in ("gatr", "transformer"):
+        if device.type == "cuda":
+            for precision, graph in (("float32", False), ("float32", True), ("tf32", True)):
+                with timing.precision(precision):
                     todo = partial(measure, model, device, graph=graph)
-                    report.run(model, {"cuda_graph": graph}, todo)
-                continue
-            for number in (1, 2):
-                with timing.threads(number):  # the record names the machine by its threads
-                    report.run(model, {"threads": number}, partial(measure, model, device))
+                    report.run(model, {"precision": precision, "cuda_graph": graph}, todo)
+            continue
+        for number in (1, 2):
+            with timing.threads(number):  # the record names the machine by its threads
+                settings = {"precision": "float32", "threads": number}
+                report.run(model, settings, partial(measure, model, device))
     report.show()

@@ -26,8 +26,12 @@ SETS, CHANNELS = 4, 144
 NUMBERS = 64, 16
 """Of every item, into and out of the Transformer: four multivectors, and one."""
 SIZES = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-CHECKPOINTED = (1024, 16384, 131072)
+CHECKPOINTED = (1024, 16384)
+COMPILED = (256, 2048, 16384)
+"""Sizes at which the Transformer's blocks are compiled too; GATr's kernels leave nothing to compile."""
 LARGEST_GRAPH = 32768
+LARGEST_OVERLAP = 2048
+"""Up to so many items, weights' gradients are computed beside the rest: larger sets fill the GPU by themselves."""
 LONGEST = 8000.0
 """After a step of so many milliseconds, there are no larger ones."""
 FEWER_SIZES = (16, 64, 256)  # on a CPU
@@ -47,8 +51,18 @@ def best(
     """The faster of eager and (if `graph`) captured, with its mode; None if neither ran."""
     size = SETS, settings["n_items"]
     found: Found | None = None
-    for mode in ("eager", "graph") if graph else ("eager",):
-        todo = partial(fixed_size, make, size, graph=mode == "graph")
+    modes = ["eager", "graph"] if graph else ["eager"]
+    if graph and model == "transformer" and settings["n_items"] in COMPILED:
+        modes.append("compiled graph")
+    for mode in modes:
+        todo = partial(
+            fixed_size,
+            make,
+            size,
+            graph="graph" in mode,
+            compiled="compiled" in mode,
+            overlap=model == "gatr" and settings["n_items"] <= LARGEST_OVERLAP,
+        )
         metrics = report.attempt(model, {**settings, "mode": mode}, todo)
         if metrics and (found is None or metrics.metrics["time"] < found.metrics["time"]):
             found = Found(metrics.metrics, {"mode": mode})

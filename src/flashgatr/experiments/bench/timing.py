@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...kernels.gpu import beside
 from .. import results
 from ..engine.trainer import set_precision
 
@@ -88,12 +89,20 @@ def in_turn(
 
 
 def measure(
-    step: Step, device: torch.device, *, graph: bool = False, repeats: int = REPEATS
+    step: Step,
+    device: torch.device,
+    *,
+    graph: bool = False,
+    overlap: bool = False,
+    repeats: int = REPEATS,
 ) -> Found:
-    """Median time and, on a GPU, peak memory of a step; `graph`: of the step replayed as one CUDA graph."""
+    """Median time and, on a GPU, peak memory of a step; `graph`: of the step replayed as one CUDA graph.
+
+    overlap: in the graph, gradients of weights are computed beside the rest, as the engine does.
+    """
     memory = None
     if graph:
-        step, memory = capture(step, device)
+        step, memory = capture(step, device, overlap)
     (times,) = in_turn([step], device, repeats=repeats)
     metrics = {"time": statistics.median(times)}
     if device.type == "cuda":
@@ -101,7 +110,7 @@ def measure(
     return Found(metrics)
 
 
-def capture(step: Step, device: torch.device) -> tuple[Step, float]:
+def capture(step: Step, device: torch.device, overlap: bool = False) -> tuple[Step, float]:
     """The step as one CUDA graph, warmed up on a side stream, and the peak memory (MiB) of its capture."""
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -113,7 +122,12 @@ def capture(step: Step, device: torch.device) -> tuple[Step, float]:
     reset_peak(device)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        step()
+        if overlap:
+            with beside() as side:
+                step()
+                side.join()
+        else:
+            step()
     return graph.replay, peak(device)
 
 

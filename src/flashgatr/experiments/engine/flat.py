@@ -27,7 +27,9 @@ class FlatAdam:
             self.second = _flatten([s["exp_avg_sq"] for s in state])
             self.steps = state[0]["step"].clone()
             sizes = [p.numel() for p in self.parameters]
-            views = zip(*(x.split(sizes) for x in (self.flat, self.first, self.second)), strict=True)
+            views = zip(
+                *(x.split(sizes) for x in (self.flat, self.first, self.second)), strict=True
+            )
             for p, s, (weight, first, second) in zip(self.parameters, state, views, strict=True):
                 p.data = weight.view_as(p)
                 s["exp_avg"], s["exp_avg_sq"] = first.view_as(p), second.view_as(p)

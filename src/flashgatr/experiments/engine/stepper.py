@@ -53,9 +53,15 @@ class Stepper:
         config: TrainConfig,
         world: World,
         say: Callable[[str], None],
+        counters: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.config, self.world = config, world
+        self.counters = counters or (
+            torch.zeros((), device=world.device),
+            torch.zeros((), device=world.device),
+        )
+        """How many steps were skipped, and how many of the last ones without a break."""
         self._captured: tuple[torch.cuda.CUDAGraph, Outcome] | None = None
         self._buffers: Batch = ()
         self._forbid = torch.ones((), device=world.device)
@@ -64,6 +70,8 @@ class Stepper:
         if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
             say("cuda_graph needs one process on a GPU; running step by step instead")
             self._wants_graph = False
+        self.gathers = self._wants_graph and getattr(task, "gathers_on_device", False)
+        """Whether `step` takes the numbers of the samples, and the captured step looks them up itself."""
         if config.compile:
             for module in task.model.modules():
                 if isinstance(module, nn.ModuleList):
@@ -71,7 +79,10 @@ class Stepper:
                         block.compile()
 
     def step(self, batch: Batch, weight: float = 1.0) -> Outcome:
-        """One update from this process's batch, whose loss counts `weight` times."""
+        """One update from this process's batch, whose loss counts `weight` times.
+
+        If the stepper `gathers`, the batch is one tensor: the numbers of its samples.
+        """
         if not self._wants_graph:
             return self._eager(batch, weight)
         if self._captured is None:
@@ -112,32 +123,43 @@ class Stepper:
         bad = ~(loss.isfinite() & norm.isfinite())
         if not bool(bad):
             self.optimizer.step()
+        self._count(bad.float())
         return loss, norm, bad.float()
+
+    def _count(self, bad: Tensor) -> None:
+        skipped, in_a_row = self.counters
+        skipped += bad
+        in_a_row += 1
+        in_a_row *= bad
+
+    def _gathered(self) -> Batch:
+        return self.task.batch(self._buffers[0]) if self.gathers else self._buffers
 
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome]:
         """Record the whole step; the warm-up runs it with the update switched off.
 
         The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
         """
-        self._buffers = tuple(x.clone() for x in batch)
+        self._buffers = tuple(x.to(self.world.device, copy=True) for x in batch)
 
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
-                self._gradients(self._buffers, 1.0)
+                self._gradients(self._gathered(), 1.0)
             self.optimizer.found_inf = self._forbid  # type: ignore[attr-defined]
             self.optimizer.step()  # changes nothing, but makes its state
             del self.optimizer.found_inf  # type: ignore[attr-defined]
             flat = FlatAdam(self.optimizer)
-            flat.step(self.config.clip, self._forbid, self._gradients(self._buffers, 1.0))
+            flat.step(self.config.clip, self._forbid, self._gradients(self._gathered(), 1.0))
         torch.cuda.current_stream().wait_stream(stream)
         self.optimizer.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), beside() as side:
-            loss = self._gradients(self._buffers, 1.0)
+            loss = self._gradients(self._gathered(), 1.0)
             side.join()
             norm, bad = flat.step(self.config.clip, self._forbid, loss)
+            self._count(bad)
         self._forbid.zero_()
         return graph, (loss, norm, bad)
 

@@ -10,7 +10,11 @@ Batch = tuple[Tensor, ...]
 
 
 class Task(Protocol):
-    """Data, model, loss and metrics of one experiment, on one device."""
+    """Data, model, loss and metrics of one experiment, on one device.
+
+    A task whose data lie on the device may set `gathers_on_device`: a step captured as a CUDA graph then calls `batch` with
+    numbers that are there already, and must find everything it does there captured.
+    """
 
     model: nn.Module
     samples: int

@@ -94,7 +94,13 @@ class Trainer:
             if self.step:
                 log.say(f"resumed at step {self.step}")
             stepper = Stepper(
-                self.task, self.model, self.optimizer, self.train, self.world, log.say
+                self.task,
+                self.model,
+                self.optimizer,
+                self.train,
+                self.world,
+                log.say,
+                counters=(self._skipped, self._bad_in_a_row),
             )
             while self.step < self.train.steps:
                 self._advance(stepper, log)
@@ -127,12 +133,11 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         self.task.model.train()
         weight = len(mine) * self.world.size / train.batch_size
-        loss, norm, bad = stepper.step(self.task.batch(mine), weight)
+        batch = (mine,) if stepper.gathers else self.task.batch(mine)
+        loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
             own = self.task.model.state_dict()
             torch._foreach_lerp_(list(self.ema.values()), list(own.values()), 1 - train.ema)
-        self._skipped += bad
-        self._bad_in_a_row = (self._bad_in_a_row + 1) * bad
         self.step = k + 1
         last = self.step == train.steps
 

@@ -23,6 +23,9 @@ REGULARISER = 0.01
 class NBodyTask:
     """Train on `train`, choose by `val`, report on the three evaluation sets."""
 
+    gathers_on_device = True
+    """A batch is looked up on the device, which a captured step can do by itself."""
+
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         if config.data.options:
             raise ConfigError(

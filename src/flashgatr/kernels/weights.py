@@ -1,0 +1,113 @@
+"""Weights of a block's linear maps as the backends want them, and the way back for their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from . import gpu
+from .plan import BACKENDS, backend, layers_of, linear_plans
+from .rows import parameters_of
+
+if TYPE_CHECKING:
+    from ..model import GATrBlock
+
+
+@torch.library.custom_op("flashgatr::prepare", mutates_args=())
+def prepare(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
+    """The weights of a block's linear maps as the backend wants them, one after another."""
+    theta = _concatenated(parameters)
+    plans = linear_plans(plan, theta.device.type)
+    return backend(theta).prepare(theta, plans, dtype)  # type: ignore[no-any-return]
+
+
+def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
+    """All parameters as one vector: a view if they are neighbours in memory, as a flat optimiser makes them."""
+    first, end = parameters[0], parameters[0].data_ptr()
+    for p in parameters:
+        if p.data_ptr() != end or p.dtype != first.dtype or not p.is_contiguous():
+            return torch.cat([p.reshape(-1) for p in parameters])
+        end += p.numel() * p.element_size()
+    total = sum(p.numel() for p in parameters)
+    if first.untyped_storage().nbytes() < first.storage_offset() * first.element_size() + (
+        total * first.element_size()
+    ):  # neighbours by chance, in separate allocations
+        return torch.cat([p.reshape(-1) for p in parameters])
+    return first.as_strided((total,), (1,))
+
+
+@prepare.register_fake
+def _(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
+    first = parameters[0]
+    return first.new_empty(sum(prepared_sizes(plan, first.device.type)), dtype=dtype)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def prepared_sizes(plan: str, device: str) -> list[int]:
+    return [BACKENDS[device].prepared_size(p) for p in linear_plans(plan, device)]
+
+
+class Weights:
+    """Prepared weights of one block: made anew for every pass, or kept while frozen.
+
+    Nothing tells reliably that parameters changed (fused optimisers and CUDA graphs leave no trace), so weights are kept
+    only where somebody said that they stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self.is_frozen = False
+        self._kept: dict[tuple[object, ...], Tensor] = {}
+        self._ahead: tuple[Tensor, torch.cuda.Event] | None = None
+
+    def prepare_ahead(self, side: gpu.SideStream, *request: Any) -> None:
+        """Make what the next `get` will ask for, beside what the current stream does until then."""
+        with side.running():
+            self._ahead = self._prepared(*request), torch.cuda.Event()
+            self._ahead[1].record()
+            side.kept.append(self._ahead[0])
+
+    def freeze(self, frozen: bool) -> None:
+        self.is_frozen = frozen
+        self._kept.clear()
+
+    def get(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> list[Tensor]:
+        """One tensor per linear map."""
+        if self._ahead is not None:
+            flat, made = self._ahead
+            torch.cuda.current_stream().wait_event(made)
+            self._ahead = None
+        else:
+            flat = self._prepared(parameters, plan, dtype)
+        return list(flat.split(prepared_sizes(plan, parameters[0].device.type)))
+
+    def _prepared(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
+        with torch.no_grad():
+            if not self.is_frozen or torch.compiler.is_compiling():
+                return prepare([p.detach() for p in parameters], plan, dtype)  # type: ignore[no-any-return]
+            key = (plan, dtype, parameters[0].device)
+            if key not in self._kept:
+                with torch.inference_mode(False):
+                    self._kept[key] = prepare([p.detach() for p in parameters], plan, dtype)
+            return self._kept[key]
+
+
+def per_parameter(flat: Tensor, like: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
+    """The gradient of concatenated parameters, one by one."""
+    parts = flat.split([shape.numel() for shape, _ in like])
+    return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, like, strict=True)]
+
+
+def kinds(parameters: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
+    return [(p.shape, p.dtype) for p in parameters]
+
+
+def prepare_ahead(blocks: Sequence[GATrBlock], dtype: torch.dtype) -> None:
+    """Prepare the weights of all blocks beside the first ones' work, if there is a stream for it."""
+    side = gpu.SideStream.active
+    if side is not None:
+        for block in blocks:
+            parameters = [p for layer in layers_of(block) for p in parameters_of(layer)]
+            block.weights.prepare_ahead(side, parameters, block.plan_text, dtype)
