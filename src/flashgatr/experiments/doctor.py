@@ -8,6 +8,8 @@ import platform
 import torch
 
 from .. import GATr, __version__, embed_point
+from ..kernels import paths
+from ..nn import attend
 from ..testing import equivariance_error
 from .results import machine
 
@@ -26,7 +28,7 @@ def examine() -> tuple[list[tuple[str, str]], bool]:
         ("python", platform.python_version()),
         ("torch", torch.__version__),
         ("device", machine()),
-        ("products of multivectors", _product_path()),
+        *_paths(),
         *((name, _version(name)) for name in PACKAGES),
     ]
     healthy = True
@@ -47,10 +49,20 @@ def examine() -> tuple[list[tuple[str, str]], bool]:
     return rows, healthy
 
 
-def _product_path() -> str:
-    if torch.cuda.is_available():
-        return "plain torch on the GPU"
-    return "loop over the non-zero terms on the CPU"
+def _paths() -> list[tuple[str, str]]:
+    """What runs a network on each device there is, and its attention."""
+    found = []
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    for device in devices:
+        weight = torch.zeros((), device=device)
+        obstacle = paths.obstacle(weight, weight, 1)
+        kernels = {"cpu": "fused, C", "cuda": "fused, Triton"}[device]
+        found.append((f"kernels on {device}", kernels if obstacle is None else f"plain: {obstacle}"))
+    if "cuda" in devices:
+        q = torch.zeros(1, 2, 1, 8, device="cuda", dtype=torch.bfloat16)
+        fits = attend.cudnn_fits(q, q, q)
+        found.append(("attention on cuda, 16 bits", "cuDNN" if fits else "as torch chooses"))
+    return found
 
 
 def _version(name: str) -> str:

@@ -74,7 +74,7 @@ def _attend_padded(
     leading, (queries, heads, _) = q.shape[:-3], q.shape[-3:]
     keys, values = k.shape[-3], v.shape[-1]
     bias, alive = _merge_masks(mask, attention_mask, q, keys)
-    if bias is None and _cudnn_fits(q, k, v):
+    if bias is None and cudnn_fits(q, k, v):
         rounded = (_widened(x, x.shape[-1] + -x.shape[-1] % 8) for x in (q, k, v))
         batched = [x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded]
         out = _cudnn(batched[0], batched[1], batched[2], scale)[..., :values]
@@ -91,7 +91,7 @@ def _attend_padded(
     return out[..., :values].transpose(1, 2).reshape(*leading, queries, heads, values)
 
 
-def _cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether cuDNN's kernel takes these: on Hopper it is 1.5 to 1.9 times as fast as the next best (H200)."""
     return (
         q.is_cuda
