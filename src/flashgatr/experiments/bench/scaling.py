@@ -134,16 +134,18 @@ def read(source: Path) -> dict[str, dict[str, Line]]:
 
 def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
     labels = [label for label in LABELS.values() if label in lines["time"]]
+    titles = {"time": "Forward and backward, ms", "memory": "Peak memory, MiB"}
+    titles = {metric: title for metric, title in titles.items() if lines[metric]}
     with drawing._style():
-        figure, axes = drawing._figure(3, (3.9, 3.6))
+        figure, axes = drawing._figure(len(titles) + 1, (3.9, 3.6))
         looks = drawing._looks(labels)
-        titles = {"time": "Forward and backward, ms", "memory": "Peak memory, MiB"}
         for ax, (metric, title) in zip(axes, titles.items(), strict=False):
             ax.set(xscale="log", yscale="log", title=title, xlabel="items")
             for label, points in lines[metric].items():
                 ax.plot(*zip(*points, strict=True), markersize=4, **looks[label])
         ax = axes[-1]
-        ax.set(xscale="log", title="GATr / Transformer (dashed: memory)", xlabel="items")
+        dashed = " (dashed: memory)" if "memory" in titles else ", time"
+        ax.set(xscale="log", title=f"GATr / Transformer{dashed}", xlabel="items")
         ax.axhline(1, color=drawing.GREY, linewidth=0.8)
         for metric, dash in (("time", "-"), ("memory", "--")):
             theirs = dict(lines[metric].get("Transformer", []))

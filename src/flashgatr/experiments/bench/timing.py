@@ -47,6 +47,8 @@ class Found:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+_before = 0  # bytes that earlier cases left behind: cached tables, workspaces of libraries
+
 # ---- measuring ----
 
 
@@ -137,15 +139,17 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak(device: torch.device) -> float:
-    """MiB allocated at the most since `reset_peak`."""
-    return torch.cuda.max_memory_allocated(device) / 2**20
+    """MiB allocated at the most since `reset_peak`, beyond what was there when the case began."""
+    return (torch.cuda.max_memory_allocated(device) - _before) / 2**20
 
 
 def release() -> None:
     """Give back what the last case held, so that the next one's peak is its own."""
+    global _before
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+        _before = torch.cuda.memory_allocated()
 
 
 @contextlib.contextmanager
