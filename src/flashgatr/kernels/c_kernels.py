@@ -1,18 +1,19 @@
 """C kernels on rows, compiled when first needed.
 
 The source is below (what belongs to the algebra comes from its tables), free of torch's headers, so that a C compiler
-builds it in about two seconds; it is built anew for every process, into a folder that is gone at once, and called
-through ctypes, which lets go of Python's lock. Without a compiler, `library` is None and the plain layers serve.
+builds it in a few seconds; the result is kept in the user's cache folder (~/.cache/flashgatr) and called through ctypes,
+which lets go of Python's lock. Without a compiler, `library` is None and the plain layers serve.
 
-Memory: x[f * T + t], items innermost; every kernel works on units t0 to t1 (items, unless it says otherwise) and threads
-share a call by taking the next few units. What is computed for a unit does not depend on who computes it.
-Arrays named q, k, v, o, and what belongs to them, are rows: items outermost.
+Every kernel works on units t0 to t1 (items, unless it says otherwise) and threads share a call by taking the next few
+units. What is computed for a unit does not depend on who computes it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import hashlib
 import os
 import platform
 import re
@@ -32,9 +33,11 @@ from .rows import ORDER
 from .terms import sums
 
 BLOCK = 32
-"""Items that a kernel holds at once; threads take as many at a time."""
-MOST_FEATURES = 256
-"""Widest query."""
+"""Items that a thread takes at a time."""
+PANEL = 32
+"""Outputs of a product for which weights are packed together."""
+MOST_FEATURES = 768
+"""Widest query: with twelve features per channel, 64 channels fit."""
 SMALL_SET = 32
 """Largest set of the attention kernels."""
 
@@ -55,10 +58,7 @@ _SOURCE = r"""
 typedef ptrdiff_t n;
 #define KERNEL static void
 #define INLINE static inline __attribute__((always_inline))
-#define LANES for (n i = 0; i < w; i++)
-/* The body for each block of items, once with a number of lanes w that the compiler knows. */
-#define EACH(...) for (n b = t0; b < t1; b += BLOCK) \
-  if (t1 - b >= BLOCK) { const n w = BLOCK; __VA_ARGS__ } else { const n w = t1 - b; __VA_ARGS__ }
+#define SMALLER(a, b) ((a) < (b) ? (a) : (b))
 
 /* ---- vectors ---- */
 
@@ -70,7 +70,6 @@ typedef ptrdiff_t n;
 #define BYTES 16
 #endif
 #define VL ((n)(BYTES / sizeof(real) < 4 ? 4 : BYTES / sizeof(real)))
-#define ROWS (BYTES == 64 ? 8 : 4) /* with two vectors each, half of the registers */
 #define MEMORY aligned(sizeof(real)), may_alias
 typedef real vec __attribute__((vector_size(VL * sizeof(real))));
 typedef real vec_at __attribute__((vector_size(VL * sizeof(real)), MEMORY));
@@ -90,170 +89,199 @@ INLINE void turn4(quad *r) {
   r[2] = MIX(c, d, 0, 1, 4, 5); r[3] = MIX(c, d, 2, 3, 6, 7);
 }
 
-/* y[c * ys + r] = x[r * xs + c] */
-static void turn(n R, n C, const real *restrict x, n xs, real *restrict y, n ys) {
-  n r = 0;
-  for (; r + 4 <= R; r += 4) {
-    n c = 0;
-    for (; c + 4 <= C; c += 4) {
-      quad part[4];
-#pragma GCC unroll 4
-      for (n j = 0; j < 4; j++) part[j] = *(const quad_at *)(x + (r + j) * xs + c);
-      turn4(part);
-#pragma GCC unroll 4
-      for (n j = 0; j < 4; j++) *(quad_at *)(y + (c + j) * ys + r) = part[j];
-    }
-    for (; c < C; c++) for (n j = 0; j < 4; j++) y[c * ys + r + j] = x[(r + j) * xs + c];
+INLINE real within(vec v) {
+  real lanes[VL];
+  *(vec_at *)lanes = v;
+  quad sum = *(quad_at *)lanes;
+  for (n l = 4; l < VL; l += 4) sum += *(quad_at *)(lanes + l);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+static real dot(n N, const real *a, const real *b) {
+  vec s0 = {0}, s1 = {0};
+  n i = 0;
+  for (; i + 2 * VL <= N; i += 2 * VL) {
+    s0 += *(const vec_at *)(a + i) * *(const vec_at *)(b + i);
+    s1 += *(const vec_at *)(a + i + VL) * *(const vec_at *)(b + i + VL);
   }
-  for (; r < R; r++) for (n c = 0; c < C; c++) y[c * ys + r] = x[r * xs + c];
+  real rest = 0;
+  for (; i < N; i++) rest += a[i] * b[i];
+  return within(s0 + s1) + rest;
+}
+static real total(n N, const real *a) {
+  vec s = {0};
+  n i = 0;
+  for (; i + VL <= N; i += VL) s += *(const vec_at *)(a + i);
+  real rest = 0;
+  for (; i < N; i++) rest += a[i];
+  return within(s) + rest;
+}
+/* Short and long pieces alike: memcpy would be a call. */
+INLINE void scaled(n N, real c, const real *restrict a, real *restrict b) {
+  n i = 0;
+  for (; i + VL <= N; i += VL) *(vec_at *)(b + i) = c * *(const vec_at *)(a + i);
+  for (; i + 4 <= N; i += 4) *(quad_at *)(b + i) = c * *(const quad_at *)(a + i);
+  for (; i < N; i++) b[i] = c * a[i];
+}
+INLINE void copied(n N, const real *restrict a, real *restrict b) {
+  if (N == 4) { *(quad_at *)b = *(const quad_at *)a; return; } /* a head's channels, often */
+  n i = 0;
+  for (; i + VL <= N; i += VL) *(vec_at *)(b + i) = *(const vec_at *)(a + i);
+  for (; i + 4 <= N; i += 4) *(quad_at *)(b + i) = *(const quad_at *)(a + i);
+  for (; i < N; i++) b[i] = a[i];
 }
 
-/* ---- products ---- */
+/* Pieces of N numbers, `as` and `bs` apart, each times its c (null: as they are). */
+static void pieces(n count, n N, const real *c, const real *restrict a, n as, real *restrict b, n bs) {
+  if (N == 4 && !c) for (n h = 0; h < count; h++) *(quad_at *)(b + h * bs) = *(const quad_at *)(a + h * as);
+  else if (N == 4) for (n h = 0; h < count; h++) *(quad_at *)(b + h * bs) = c[h] * *(const quad_at *)(a + h * as);
+  else for (n h = 0; h < count; h++) scaled(N, c ? c[h] : 1, a + h * as, b + h * bs);
+}
 
-#define PANEL (2 * VL)
-#define DEPTH 256 /* a packed panel fits into the first cache */
+/* ---- functions ---- */
 
-/* R rows of y (T apart) = bias + a x + a2 x2 [+ y]; x and x2 are one packed panel. `back`: a and a2 are transposed. */
-INLINE void tile(const int R, const int back, const real *a, n stride, n K, const real *a2, n stride2, n K2,
-                 const real *x, const real *bias, int add, real *y, n T, n w) {
-  vec acc[ROWS][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = (vec){0};
+#if IS_FLOAT /* libm's do not become vectors; up to |x| = 12, gelu is wrong by 5e-7 at most, torch's by 12e-7 */
+INLINE float exponential(float given) {
+  const float x = given < -87.3f ? -87.3f : given > 88.0f ? 88.0f : given;
+  const float shifted = x * 1.44269504f + 12582912.0f, k = shifted - 12582912.0f; /* k is the nearest integer */
+  const float r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
+  float p = 1.9875691500e-4f, power;
+  p = p * r + 1.3981999507e-3f; p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
+  int bits;
+  memcpy(&bits, &shifted, sizeof bits);
+  bits = (bits - 0x4b400000 + 127) << 23;
+  memcpy(&power, &bits, sizeof bits);
+  return given < -87.3f ? 0 : given > 88.0f ? INFINITY : (p * (r * r) + r + 1) * power;
+}
+INLINE float error_function(float x) {
+  const float t = x < 0 ? -x : x, s = x * x;
+  float big = -1.72853470e-5f * t + 3.83197126e-4f, small = -5.96761703e-4f;
+  big = big * s + (-3.88396438e-3f * t + 2.42546219e-2f);
+  big = big * t - 1.06777877e-1f; big = big * t - 6.34846687e-1f; big = big * t - 1.28717512e-1f;
+  big = 1 - exponential(big * t - t);
+  small = small * s + 4.99119423e-3f; small = small * s - 2.67681349e-2f; small = small * s + 1.12819925e-1f;
+  small = small * s - 3.76125336e-1f; small = small * s + 1.28379166e-1f;
+  return t > 0.927734375f ? x < 0 ? -big : big : small * x + x;
+}
+INLINE float hyperbolic_tangent(float x) {
+  const float t = x < 0 ? -x : x, s = x * x, big = 1 - 2 / (exponential(2 * t) + 1);
+  float small = -5.70498872745e-3f;
+  small = small * s + 2.06390887954e-2f; small = small * s - 5.37397155531e-2f;
+  small = small * s + 1.33314422036e-1f; small = small * s - 3.33332819422e-1f;
+  return t > 0.625f ? x < 0 ? -big : big : small * s * x + x;
+}
+#define EXP exponential
+#define ERF error_function
+#define TANH hyperbolic_tangent
+#else
+#define EXP exp
+#define ERF erf
+#define TANH tanh
+#endif
+
+/* ---- products ----
+
+Weights are packed for the vectors of a row: panels of WIDE outputs, w[panel][k][WIDE], padded with zeros. */
+
+#define HALF (WIDE / 2)
+#define REGISTERS (BYTES == 64 ? 16 : 8) /* for sums */
+
+/* R rows of y = [bias] [+ y] + a w + a2 w2, `most` outputs of which `width` are kept; a[r * stride + k], or with `back`
+   a[k * stride + r]; ws numbers from one k to the next. */
+INLINE void tile(const int R, const n most, const int back, const real *a, n stride, n K, const real *w, n ws,
+                 const real *a2, n K2, const real *w2, const real *bias, int add, real *y, n next, n width) {
+  vec acc[REGISTERS];
+  const int V = most / VL;
+#pragma GCC unroll 16
+  for (int j = 0; j < R * V; j++) acc[j] = (vec){0};
 #pragma GCC unroll 1
-  for (int part = 0; part < 2; part++, a = a2, stride = stride2, K = K2) for (n k = 0; k < K; k++, x += PANEL) {
-    const vec x0 = *(const vec_at *)x, x1 = *(const vec_at *)(x + VL);
+  for (int part = 0; part < 2; part++, a = a2, K = K2, w = w2) for (n k = 0; k < K; k++, w += ws) {
+    if (back) { __builtin_prefetch(a + (k + 8) * stride); __builtin_prefetch(w + 8 * ws); } /* far apart */
+    vec row[8];
 #pragma GCC unroll 8
+    for (int v = 0; v < V; v++) row[v] = *(const vec_at *)(w + v * VL);
+#pragma GCC unroll 16
     for (int r = 0; r < R; r++) {
       const real c = back ? a[k * stride + r] : a[r * stride + k];
-      acc[r][0] += c * x0; acc[r][1] += c * x1;
-    }
-  }
 #pragma GCC unroll 8
-  for (int r = 0; r < R; r++, y += T) {
-    const real c = bias ? bias[r] : 0;
-    acc[r][0] += c; acc[r][1] += c;
-    real edge[PANEL], *to = w == PANEL ? y : edge;
-    if (add) {
-      if (w < PANEL) memcpy(edge, y, w * sizeof(real));
-      acc[r][0] += *(vec_at *)to; acc[r][1] += *(vec_at *)(to + VL);
+      for (int v = 0; v < V; v++) acc[r * V + v] += c * row[v];
     }
-    *(vec_at *)to = acc[r][0]; *(vec_at *)(to + VL) = acc[r][1];
-    if (w < PANEL) memcpy(y, edge, w * sizeof(real));
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; r++, y += next) {
+    real edge[WIDE] = {0}, *to = width == most ? y : edge;
+    if (add && width < most) memcpy(edge, y, width * sizeof(real));
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      vec found = acc[r * V + v];
+      if (bias) found += *(const vec_at *)(bias + v * VL);
+      if (add) found += *(const vec_at *)(to + v * VL);
+      *(vec_at *)(to + v * VL) = found;
+    }
+    if (width < most) memcpy(y, edge, width * sizeof(real));
   }
 }
-#define TILE(name, R, back) static __attribute__((noinline)) void name( \
-    const real *a, n stride, n K, const real *a2, n stride2, n K2, const real *x, const real *bias, int add, real *y, \
-    n T, n w) { tile(R, back, a, stride, K, a2, stride2, K2, x, bias, add, y, T, w); }
-TILE(tile_rows, ROWS, 0) TILE(tile_4, 4, 0) TILE(tile_1, 1, 0)
-TILE(back_rows, ROWS, 1) TILE(back_4, 4, 1) TILE(back_1, 1, 1)
+typedef void tiled(const real *a, n stride, n K, const real *w, n ws, const real *a2, n K2, const real *w2,
+                   const real *bias, int add, real *y, n next, n width);
+#define TILE(name, R, most, back) static __attribute__((noinline)) void name( \
+    const real *a, n stride, n K, const real *w, n ws, const real *a2, n K2, const real *w2, const real *bias, int add, \
+    real *y, n next, n width) { tile(R, most, back, a, stride, K, w, ws, a2, K2, w2, bias, add, y, next, width); }
+#define ROWS_WIDE ((int)(REGISTERS * VL / WIDE))
+#define ROWS_HALF ((int)(REGISTERS * VL / HALF))
+TILE(wide_rows, ROWS_WIDE, WIDE, 0) TILE(wide_row, 1, WIDE, 0)
+TILE(half_rows, ROWS_HALF, HALF, 0) TILE(half_row, 1, HALF, 0)
+TILE(wide_back, ROWS_WIDE, WIDE, 1) TILE(wide_back_row, 1, WIDE, 1)
+TILE(half_back, ROWS_HALF, HALF, 1) TILE(half_back_row, 1, HALF, 1)
 
-static void pack(n K, const real *restrict x, n T, n w, real *restrict panel) {
-  for (n k = 0; k < K; k++, x += T, panel += PANEL) {
-    if (w == PANEL) { memcpy(panel, x, PANEL * sizeof(real)); continue; }
-    for (n i = 0; i < PANEL; i++) panel[i] = i < w ? x[i] : 0;
-  }
-}
-
-/* y (O, w) = bias + a x + a2 x2 for w <= PANEL items; `back`: with a and a2 transposed. */
-static void product(int back, n O, const real *a, n stride, n K, const real *x, const real *a2, n stride2, n K2,
-                    const real *x2, const real *bias, real *y, n T, n w) {
-  real panel[DEPTH * PANEL] __attribute__((aligned(64)));
-  n k = 0;
-  do {
-    const n end = k + DEPTH < K + K2 ? k + DEPTH : K + K2;
-    const n from = k < K ? k : K, some = (end < K ? end : K) - from;
-    const n from2 = k < K ? 0 : k - K, some2 = end - k - some;
-    pack(some, x + from * T, T, w, panel);
-    pack(some2, x2 + from2 * T, T, w, panel + some * PANEL);
-    const real *p = a + from * (back ? stride : 1), *p2 = a2 + from2 * (back ? stride2 : 1);
-    const n next = back ? 1 : stride, next2 = back ? 1 : stride2;
-    for (n r = 0, rows; r < O; r += rows) {
-      rows = O - r >= ROWS ? ROWS : O - r >= 4 ? 4 : 1;
-      (rows == ROWS ? back ? back_rows : tile_rows : rows == 4 ? back ? back_4 : tile_4 : back ? back_1 : tile_1)(
-        p + r * next, stride, some, p2 + r * next2, stride2, some2, panel, bias && !k ? bias + r : 0, k > 0,
-        y + r * T, T, w);
+/* y (rows, O) = bias + a w + a2 w2 [+ y] for packed w and w2. */
+static void product(n rows, n O, const real *a, n stride, n K, const real *w, const real *a2, n K2, const real *w2,
+                    const real *bias, int add, real *y, n next) {
+  for (n o = 0; o < O; o += WIDE) {
+    const int half = O - o <= HALF, many = half ? ROWS_HALF : ROWS_WIDE;
+    for (n r = 0, step; r < rows; r += step) {
+      step = rows - r >= many ? many : 1;
+      tiled *const f = step == many ? half ? half_rows : wide_rows : half ? half_row : wide_row;
+      f(a + r * stride, stride, K, w + o * K, WIDE, a2 + r * stride, K2, w2 + o * K2, bias ? bias + o : 0, add,
+        y + r * next + o, next, SMALLER(O - o, half ? HALF : WIDE));
     }
-    k = end;
-  } while (k < K + K2);
-}
-
-/* out[r][c]: sums over k, and over `count` pairs of arrays, of a[r * as + k] b[c * bs + k]; rows from R and C on repeat
-   the first. */
-static __attribute__((noinline)) void dots(n R, n C, n K, n count, const real *const *as_, n as, const real *const *bs_,
-                                           n bs, real out[4][4]) {
-  vec part[4][4];
-  real rest[4][4] = {{0}}, lanes[4][4][VL];
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; r++)
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) part[r][c] = (vec){0};
-  for (n j = 0; j < count; j++) {
-    const real *a[4], *b[4];
-#pragma GCC unroll 4
-    for (int r = 0; r < 4; r++) { a[r] = as_[j] + (r < R ? r : 0) * as; b[r] = bs_[j] + (r < C ? r : 0) * bs; }
-    n k = 0;
-    for (; k + VL <= K; k += VL) {
-      vec y[4];
-#pragma GCC unroll 4
-      for (int c = 0; c < 4; c++) y[c] = *(const vec_at *)(b[c] + k);
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; r++) {
-        const vec x = *(const vec_at *)(a[r] + k);
-#pragma GCC unroll 4
-        for (int c = 0; c < 4; c++) part[r][c] += x * y[c];
-      }
-    }
-    for (; k < K; k++) for (int r = 0; r < 4; r++) for (int c = 0; c < 4; c++) rest[r][c] += a[r][k] * b[c][k];
-  }
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; r++)
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) *(vec_at *)lanes[r][c] = part[r][c];
-  for (int r = 0; r < 4; r++) {
-    quad four[4];
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-      four[c] = *(const quad_at *)lanes[r][c];
-      for (n l = 4; l < VL; l += 4) four[c] += *(const quad_at *)(lanes[r][c] + l);
-    }
-    turn4(four);
-    *(quad_at *)out[r] = (four[0] + four[1]) + (four[2] + four[3]) + *(const quad_at *)rest[r];
   }
 }
 
 /* ---- linear maps ----
 
-Weights are prepared as: scalars and scalar parts (SO + CO, SI + CI), their bias, then maps 1 to 8 (CO, CI) each:
-keeping grades 1 to 4, and e0 times grades 0 to 3. */
+Prepared weights: scalars and scalar parts (SI + CI -> SO + CO), bias, maps 1 to 8 (CI -> CO; keeping grades 1 to 4, then
+e0 times grades 0 to 3); then all but the bias for the way back (outputs -> inputs). */
 
-#define MAP(m) (w + (SO + CO) * (SI + CI + 1) + ((m) - 1) * CO * CI)
+#define PADDED(x) (((x) + WIDE - 1) / WIDE * WIDE)
+#define BIAS_AT (PADDED(SO + CO) * (SI + CI))
+#define MAP(m) (BIAS_AT + PADDED(SO + CO) + ((m) - 1) * PADDED(CO) * CI)
+#define BACK_AT MAP(9)
+#define BACK_MAP(m) (BACK_AT + PADDED(SI + CI) * (SO + CO) + ((m) - 1) * PADDED(CI) * CO)
 
-KERNEL linear_forward(n t0, n t1, n T, n CI, n CO, n SI, n SO, const real *restrict w, const real *restrict x,
-                          real *restrict y) {
-  for (n b = t0; b < t1; b += PANEL) {
-    const n width = t1 - b < PANEL ? t1 - b : PANEL;
-    product(0, SO + CO, w, SI + CI, SI + CI, x + b, 0, 0, 0, 0, w + (SO + CO) * (SI + CI), y + b, T, width);
-    for (n p = 1; p < 16; p++) {
-      const real *from = x + (SI + p * CI) * T + b;
-      const int more = p >= 8;
-      product(0, CO, MAP(GRADE[p]), CI, CI, from, more ? MAP(5 + GRADE[p - 8]) : 0, CI, more ? CI : 0,
-              more ? from - 8 * CI * T : 0, 0, y + (SO + p * CO) * T + b, T, width);
-    }
+KERNEL linear_forward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict w, const real *restrict x,
+                      real *restrict y) {
+  const n FI = SI + 16 * CI, FO = SO + 16 * CO, rows = t1 - t0;
+  x += t0 * FI; y += t0 * FO;
+  product(rows, SO + CO, x, FI, SI + CI, w, x, 0, w, w + BIAS_AT, 0, y, FO);
+  for (n p = 1; p < 16; p++) {
+    const real *from = x + SI + p * CI;
+    const int more = p >= 8;
+    product(rows, CO, from, FI, CI, w + MAP(GRADE[p]), from - more * 8 * CI, more * CI,
+            w + MAP(5 + GRADE[p - more * 8]), 0, 0, y + SO + p * CO, FO);
   }
 }
 
-KERNEL linear_backward(n t0, n t1, n T, n CI, n CO, n SI, n SO, const real *restrict w, const real *restrict g,
-                           real *restrict gx) {
-  for (n b = t0; b < t1; b += PANEL) {
-    const n width = t1 - b < PANEL ? t1 - b : PANEL;
-    const real *shifted = g + (SO + 8 * CO) * T + b;
-    product(1, SI, w, SI + CI, SO + CO, g + b, 0, 0, 0, 0, 0, gx + b, T, width);
-    product(1, CI, w + SI, SI + CI, SO + CO, g + b, MAP(5), CI, CO, shifted, 0, gx + SI * T + b, T, width);
-    for (n p = 1; p < 16; p++) {
-      const int more = p < 8;
-      product(1, CI, MAP(GRADE[p]), CI, CO, g + (SO + p * CO) * T + b, more ? MAP(5 + GRADE[p]) : 0, CI, more ? CO : 0,
-              more ? shifted + p * CO * T : 0, 0, gx + (SI + p * CI) * T + b, T, width);
-    }
+KERNEL linear_backward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict w, const real *restrict g,
+                       real *restrict gx) {
+  const n FI = SI + 16 * CI, FO = SO + 16 * CO, rows = t1 - t0;
+  g += t0 * FO; gx += t0 * FI;
+  const real *shifted = g + SO + 8 * CO;
+  product(rows, SI + CI, g, FO, SO + CO, w + BACK_AT, g, 0, w, 0, 0, gx, FI);
+  product(rows, CI, shifted, FO, CO, w + BACK_MAP(5), g, 0, w, 0, 1, gx + SI, FI);
+  for (n p = 1; p < 16; p++) {
+    const int more = p < 8;
+    product(rows, CI, g + SO + p * CO, FO, CO, w + BACK_MAP(GRADE[p]), more ? shifted + p * CO : g, more * CO,
+            w + BACK_MAP(5 + more * GRADE[p]), 0, 0, gx + SI + p * CI, FI);
   }
 }
 
@@ -262,293 +290,355 @@ KERNEL linear_backward(n t0, n t1, n T, n CI, n CO, n SI, n SO, const real *rest
   kind *weight = p, *s2mv = weight + 9 * CO * CI, *mv2s = s2mv + CO * SI, *s2s = mv2s + SO * CI, \
        *bias_mv = s2s + SO * SI, *bias_s = bias_mv + CO;
 
-/* Units: outputs, scalars first. */
+/* A block of weights from (o, k) on to its two places: w (K -> O) and back (O -> K). */
+static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w, real *restrict back) {
+  for (n i = 0; i < WIDE; i += 4) for (n j = 0; j < WIDE && k + j < K; j += 4) {
+    quad part[4];
+#pragma GCC unroll 4
+    for (int l = 0; l < 4; l++) part[l] = *(quad_at *)(block[i + l] + j);
+    turn4(part);
+    real *to = w + o * K + (k + j) * WIDE + i;
+    *(quad_at *)to = part[0];
+    if (k + j + 1 < K) *(quad_at *)(to + WIDE) = part[1];
+    if (k + j + 2 < K) *(quad_at *)(to + 2 * WIDE) = part[2];
+    if (k + j + 3 < K) *(quad_at *)(to + 3 * WIDE) = part[3];
+  }
+  for (n i = 0; i < WIDE && o + i < O; i++) memcpy(back + k * O + (o + i) * WIDE, block[i], sizeof block[i]);
+}
+
+/* Units: blocks, those of scalars and scalar parts first. */
 KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict theta, real *restrict w) {
   PARAMETERS(const real, theta)
-  real *bias = w + (SO + CO) * (SI + CI);
+  const n O = SO + CO, K = SI + CI, across = PADDED(K) / WIDE, first = PADDED(O) / WIDE * across;
   for (n u = t0; u < t1; u++) {
-    real *row = w + u * (SI + CI);
-    const n o = u - SO;
-    memcpy(row, u < SO ? s2s + u * SI : s2mv + o * SI, SI * sizeof(real));
-    bias[u] = !BIAS ? 0 : u < SO ? bias_s[u] : bias_mv[o];
-    if (u < SO) { memcpy(row + SI, mv2s + u * CI, CI * sizeof(real)); continue; }
-    for (n i = 0; i < CI; i++) {
-      const real *from = weight + (o * CI + i) * 9;
-      row[SI + i] = SCALE[0] * from[0];
-      for (n m = 1; m < 9; m++) MAP(m)[o * CI + i] = SCALE[m] * from[m];
+    real block[WIDE][WIDE] = {{0}};
+    if (u < first) {
+      const n o = u / across * WIDE, k = u % across * WIDE;
+      const n scalars = k > SI ? 0 : SMALLER(SI - k, WIDE), in = k + scalars - SI;
+      const n parts = SMALLER(CI - in, WIDE - scalars);
+      for (n i = 0; i < WIDE && o + i < O; i++) {
+        const n out = o + i - SO;
+        copied(scalars, (out < 0 ? s2s + (o + i) * SI : s2mv + out * SI) + k, block[i]);
+        if (out < 0) copied(parts, mv2s + (o + i) * CI + in, block[i] + scalars);
+        else for (n j = 0; j < parts; j++) block[i][scalars + j] = SCALE[0] * weight[(out * CI + in + j) * 9];
+      }
+      spread(block, o, k, O, K, w, w + BACK_AT);
+      if (k == 0) for (n i = 0; i < WIDE; i++) {
+        const n out = o + i - SO;
+        w[BIAS_AT + o + i] = !BIAS || out >= CO ? 0 : out < 0 ? bias_s[o + i] : bias_mv[out];
+      }
+    } else {
+      const n o = (u - first) / (PADDED(CI) / WIDE) * WIDE, k = (u - first) % (PADDED(CI) / WIDE) * WIDE;
+      for (n m = 1; m < 9; m++) {
+        for (n i = 0; i < WIDE && o + i < CO; i++) for (n j = 0; j < WIDE && k + j < CI; j++)
+          block[i][j] = SCALE[m] * weight[((o + i) * CI + k + j) * 9 + m];
+        spread(block, o, k, CO, CI, w + MAP(m), w + BACK_MAP(m));
+      }
     }
   }
 }
 
-/* Gradient of the parameters; `first` is that of scalars and scalar parts. Units: four outputs each. */
-KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const real *restrict x,
-                          const real *restrict g, const real *restrict first, real *restrict theta) {
+/* Gradient of the parameters; `first` is that of scalars and scalar parts (SO + CO, SI + CI). Units: HALF outputs of one
+   of maps 1 to 8, then 64 outputs of `first` and the bias. */
+KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const real *restrict x, const real *restrict g,
+                      const real *restrict first, real *restrict theta) {
   PARAMETERS(real, theta)
-  for (n u = 4 * t0; u < 4 * t1 && u < SO + CO; u++) {
-    const real *row = first + u * (SI + CI), *from = g + u * T;
-    const n o = u - SO;
-    memcpy(u < SO ? s2s + u * SI : s2mv + o * SI, row, SI * sizeof(real));
-    if (u < SO) memcpy(mv2s + u * CI, row + SI, CI * sizeof(real));
-    else for (n i = 0; i < CI; i++) weight[(o * CI + i) * 9] = SCALE[0] * row[SI + i];
-    if (!BIAS) continue;
-    real lanes[32] = {0};
-    for (n t = 0; t < T / 32 * 32; t += 32) for (n i = 0; i < 32; i++) lanes[i] += from[t + i];
-    for (n t = T / 32 * 32; t < T; t++) lanes[t % 32] += from[t];
-    for (n i = 1; i < 32; i++) lanes[0] += lanes[i];
-    *(u < SO ? bias_s + u : bias_mv + o) = lanes[0];
-  }
-  for (n o = 4 * t0; o < 4 * t1 && o < CO; o += 4) for (n m = 1; m < 9; m++) for (n i = 0; i < CI; i += 4) {
-    const n R = CO - o < 4 ? CO - o : 4, C = CI - i < 4 ? CI - i : 4;
-    const int shift = m > 4;
-    const real *outer[16], *inner[16];
-    n count = 0;
-    for (n p = 0; p < (shift ? 8 : 16); p++) if (m == GRADE[p] + 5 * shift) {
-      outer[count] = g + (SO + (p + 8 * shift) * CO + o) * T;
-      inner[count++] = x + (SI + p * CI + i) * T;
+  const n FI = SI + 16 * CI, FO = SO + 16 * CO, tiles = (CO + HALF - 1) / HALF;
+  for (n u = t0; u < t1; u++) {
+    if (u >= 8 * tiles) {
+      const n from = (u - 8 * tiles) * 64, to = SMALLER(from + 64, SO + CO);
+      for (n o = from; o < to; o++) {
+        const real *row = first + o * (SI + CI);
+        memcpy(o < SO ? s2s + o * SI : s2mv + (o - SO) * SI, row, SI * sizeof(real));
+        if (o < SO) memcpy(mv2s + o * CI, row + SI, CI * sizeof(real));
+        else for (n i = 0; i < CI; i++) weight[((o - SO) * CI + i) * 9] = SCALE[0] * row[SI + i];
+      }
+      if (!BIAS) continue;
+      real sum[64] = {0};
+      if (to - from == 64) for (n t = 0; t < T; t++) for (n i = 0; i < 64; i++) sum[i] += g[t * FO + from + i];
+      else for (n t = 0; t < T; t++) for (n i = 0; i < to - from; i++) sum[i] += g[t * FO + from + i];
+      for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = sum[o - from];
+      continue;
     }
-    real out[4][4];
-    dots(R, C, T, count, outer, T, inner, T, out);
-    for (n r = 0; r < R; r++) for (n c = 0; c < C; c++) weight[((o + r) * CI + i + c) * 9 + m] = SCALE[m] * out[r][c];
+    const n m = 1 + u % 8, begin = u / 8 * HALF, end = SMALLER(begin + HALF, CO);
+    const int shift = m > 4;
+    for (n i = 0; i < CI; i += WIDE) {
+      const n width = SMALLER(CI - i, WIDE);
+      const int half = width <= HALF, many = half ? ROWS_HALF : ROWS_WIDE;
+      real out[HALF][WIDE];
+      for (n o = begin, step; o < end; o += step) {
+        step = end - o >= many ? many : 1;
+        tiled *const f = step == many ? half ? half_back : wide_back : half ? half_back_row : wide_back_row;
+        int add = 0;
+        for (n p = 0; p < (shift ? 8 : 16); p++) if (m == GRADE[p] + 5 * shift) {
+          const real *outer = g + SO + (p + 8 * shift) * CO + o, *inner = x + SI + p * CI + i;
+          const n room = T * FI - (SI + p * CI + i) - (half ? HALF : WIDE);
+          const n safe = room < 0 ? 0 : SMALLER(T, room / FI + 1);
+          f(outer, FO, safe, inner, FI, 0, 0, 0, 0, add, out[o - begin], WIDE, width);
+          add = 1;
+          if (safe == T) continue;
+          real last[3][WIDE] = {{0}}; /* vectors of the last rows would reach past the end of x */
+          for (n t = safe; t < T; t++) copied(width, inner + t * FI, last[t - safe]);
+          f(outer + safe * FO, FO, T - safe, last[0], WIDE, 0, 0, 0, 0, 1, out[o - begin], WIDE, width);
+        }
+      }
+      for (n o = begin; o < end; o++) for (n j = 0; j < width; j++)
+        weight[(o * CI + i + j) * 9 + m] = SCALE[m] * out[o - begin][j];
+    }
   }
 }
 
-/* Rows of F numbers to columns, and back: `runs` (COUNT, 3) holds the first column in a row, where it goes, how many. */
-KERNEL rows_to_columns(n t0, n t1, n T, n F, n COUNT, const int *restrict runs, const real *restrict x,
-                           real *restrict y) {
-  for (n b = t0; b < t1; b += BLOCK) for (n j = 0; j < 3 * COUNT; j += 3)
-    turn(t1 - b < BLOCK ? t1 - b : BLOCK, runs[j + 2], x + b * F + runs[j], F, y + runs[j + 1] * T + b, T);
+/* Rows in another order, and back: `runs` (COUNT, 3) holds a piece's first column, where it goes, how long it is. */
+KERNEL reorder(n t0, n t1, n F, n COUNT, const int *restrict runs, const real *restrict x, real *restrict y) {
+  for (n t = t0; t < t1; t++) for (const int *r = runs; r < runs + 3 * COUNT; r += 3)
+    copied(r[2], x + t * F + r[0], y + t * F + r[1]);
 }
-KERNEL columns_to_rows(n t0, n t1, n T, n F, n COUNT, const int *restrict runs, const real *restrict x,
-                           real *restrict y) {
-  for (n b = t0; b < t1; b += BLOCK) for (n j = 0; j < 3 * COUNT; j += 3)
-    turn(runs[j + 2], t1 - b < BLOCK ? t1 - b : BLOCK, x + runs[j + 1] * T + b, T, y + b * F + runs[j], F);
+KERNEL reorder_back(n t0, n t1, n F, n COUNT, const int *restrict runs, const real *restrict x, real *restrict y) {
+  for (n t = t0; t < t1; t++) for (const int *r = runs; r < runs + 3 * COUNT; r += 3)
+    copied(r[2], x + t * F + r[1], y + t * F + r[0]);
 }
 
 /* ---- norm ---- */
 
-KERNEL norm_forward(n t0, n t1, n T, n C, n S, double epsilon, const real *restrict x, const real *restrict d,
-                        real *restrict z, real *restrict y, real *restrict stat) {
-  EACH(
-    real sum[BLOCK] = {0}, dev[BLOCK] = {0}, mean[BLOCK] = {0};
-    for (n f = 0; f < S; f++) { const n at = f * T + b; LANES mean[i] += z[at + i] = x[at + i] + d[at + i]; }
-    for (n f = S; f < S + 8 * C; f++) {
-      const n at = f * T + b;
-      LANES { const real v = x[at + i] + d[at + i]; z[at + i] = v; sum[i] += v * v; }
-    }
-    LANES mean[i] /= S ? S : 1;
-    for (n f = 0; f < S; f++) { const n at = f * T + b; LANES { const real v = z[at + i] - mean[i]; dev[i] += v * v; } }
-    LANES {
-      const real m = sum[i] / C;
-      sum[i] = 1 / SQRT(m > epsilon ? m : (real)epsilon);
-      if (m != m) sum[i] = m;
-      stat[2 * (b + i)] = m > epsilon ? sum[i] : -sum[i];
-      dev[i] = 1 / SQRT(dev[i] / (S ? S : 1) + (real)1e-5);
-      stat[2 * (b + i) + 1] = dev[i];
-    }
-    for (n f = 0; f < S; f++) { const n at = f * T + b; LANES y[at + i] = (z[at + i] - mean[i]) * dev[i]; }
-    for (n f = S; f < S + 8 * C; f++) { const n at = f * T + b; LANES y[at + i] = z[at + i] * sum[i]; }
-    for (n f = S + 8 * C; f < S + 16 * C; f++) {
-      const n at = f * T + b;
-      LANES { const real v = x[at + i] + d[at + i]; z[at + i] = v; y[at + i] = v * sum[i]; }
-    }
-  )
-}
-
-KERNEL norm_backward(n t0, n t1, n T, n C, n S, const real *restrict gz, const real *restrict gy,
-                         const real *restrict y, const real *restrict stat, real *restrict out) {
-  EACH(
-    real dot[BLOCK] = {0}, mean[BLOCK] = {0}, along[BLOCK] = {0}, r[BLOCK], q[BLOCK];
-    for (n f = 0; f < S; f++) {
-      const n at = f * T + b;
-      LANES { mean[i] += gy[at + i]; along[i] += gy[at + i] * y[at + i]; }
-    }
-    for (n f = S; f < S + 16 * C; f++) { const n at = f * T + b; LANES dot[i] += gy[at + i] * y[at + i]; }
-    LANES {
-      r[i] = stat[2 * (b + i)]; q[i] = stat[2 * (b + i) + 1];
-      dot[i] = r[i] < 0 ? 0 : dot[i] / C;
-      r[i] = r[i] < 0 ? -r[i] : r[i];
-      mean[i] /= S ? S : 1; along[i] /= S ? S : 1;
-    }
-    for (n f = 0; f < S; f++) {
-      const n at = f * T + b;
-      LANES out[at + i] = q[i] * (gy[at + i] - mean[i] - y[at + i] * along[i]);
-    }
-    for (n f = S; f < S + 8 * C; f++) { const n at = f * T + b; LANES out[at + i] = r[i] * (gy[at + i] - y[at + i] * dot[i]); }
-    for (n f = S + 8 * C; f < S + 16 * C; f++) { const n at = f * T + b; LANES out[at + i] = r[i] * gy[at + i]; }
-    if (gz) for (n f = 0; f < S + 16 * C; f++) { const n at = f * T + b; LANES out[at + i] += gz[at + i]; }
-  )
-}
-
-/* ---- queries, keys and values ---- */
-
-/* One head of queries or keys: rows of D features from columns s (SH of them) and mv (blades 16, CALL channels). */
-INLINE void head(n b, const n w, n T, n CALL, n CM, n SH, n D, n AWARE, double epsilon, const int query, real alpha,
-                 const real *beta, real gamma, const real *restrict s, const real *restrict mv, real *restrict out,
-                 n stride) {
-  real f[MOST_FEATURES * BLOCK];
-  real *g = f;
-  for (n j = 0; j < SH; j++, g += BLOCK) LANES g[i] = gamma * s[j * T + b + i];
-  for (n p = 0; p < (AWARE ? 7 : 8); p++) for (n c = 0; c < CM; c++, g += BLOCK)
-    LANES g[i] = alpha * mv[(p * CALL + c) * T + b + i];
-  if (AWARE) {
-    const n step = CM * BLOCK;
-    for (n c = 0; c < CM; c++, g += BLOCK) {
-      const real k = beta ? beta[c] : 1, *at = mv + c * T + b;
-      const real *bottom = at + 7 * CALL * T, *px = at + PX * CALL * T, *py = at + PY * CALL * T, *pz = at + PZ * CALL * T;
-      real found[5][BLOCK];
-      LANES {
-        const real w0 = bottom[i], om = w0 / (w0 * w0 + (real)epsilon), W = w0 * om;
-        const real x = px[i] * om, y = py[i] * om, z = pz[i] * om, sq = x * x + y * y + z * z;
-        const real twice = (query ? k : 2) * W;
-        found[0][i] = query ? k * W * W : -sq;
-        found[1][i] = query ? k * sq : -W * W;
-        found[2][i] = twice * x; found[3][i] = twice * y; found[4][i] = twice * z;
-      }
-      for (n j = 0; j < 5; j++) memcpy(g + j * step, found[j], sizeof found[j]);
-    }
-    g += 4 * step;
+KERNEL norm_forward(n t0, n t1, n C, n S, double epsilon, const real *restrict x, const real *restrict d,
+                    real *restrict z, real *restrict y, real *restrict stat) {
+  const n F = S + 16 * C;
+  for (n t = t0; t < t1; t++) {
+    const real *restrict xt = x + t * F, *restrict dt = d + t * F;
+    real *restrict zt = z + t * F, *restrict yt = y + t * F;
+    for (n f = 0; f < F; f++) zt[f] = xt[f] + dt[f];
+    const real mean = total(S, zt) / (S ? S : 1), m = dot(8 * C, zt + S, zt + S) / C;
+    for (n f = 0; f < S; f++) yt[f] = zt[f] - mean;
+    const real q = 1 / SQRT(dot(S, yt, yt) / (S ? S : 1) + (real)1e-5);
+    const real r = m != m ? m : 1 / SQRT(m > epsilon ? m : (real)epsilon);
+    stat[2 * t] = m > epsilon ? r : -r;
+    stat[2 * t + 1] = q;
+    for (n f = 0; f < S; f++) yt[f] *= q;
+    for (n f = S; f < F; f++) yt[f] = zt[f] * r;
   }
-  const n used = (g - f) / BLOCK;
-  turn(used, w, f, BLOCK, out + b * stride, stride);
-  for (n j = used; j < D; j++) LANES out[(b + i) * stride + j] = 0;
 }
 
-KERNEL features_forward(n t0, n t1, n T, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon,
-                            const real *alpha, const real *beta, const real *gamma, const real *restrict raw,
-                            real *restrict q, real *restrict k, real *restrict v) {
-  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, V = SH + 16 * CM;
-  const real *mv = raw + SALL * T;
-  EACH(
-    for (n h = 0; h < H; h++)
-      head(b, w, T, CALL, CM, SH, D, AWARE, epsilon, 1, alpha ? alpha[h] : 1, beta ? beta + h * CM : 0,
-           gamma ? gamma[h] : 1, raw + h * SH * T, mv + h * CM * T, q + h * D, H * D);
-    for (n h = 0; h < HK; h++) {
-      head(b, w, T, CALL, CM, SH, D, AWARE, epsilon, 0, 1, 0, 1, raw + (H + h) * SH * T,
-           mv + (H + h) * CM * T, k + h * D, HK * D);
-      real *rows = v + (b * HK + h) * V;
-      turn(SH, w, raw + (H + HK + h) * SH * T + b, T, rows, HK * V);
-      for (n p = 0; p < 16; p++)
-        turn(CM, w, mv + (p * CALL + (H + HK + h) * CM) * T + b, T, rows + SH + p * CM, HK * V);
-    }
-  )
+KERNEL norm_backward(n t0, n t1, n C, n S, const real *restrict gz, const real *restrict gy, const real *restrict y,
+                     const real *restrict stat, real *restrict out) {
+  const n F = S + 16 * C;
+  for (n t = t0; t < t1; t++) {
+    const real *restrict gt = gy + t * F, *restrict yt = y + t * F;
+    real *restrict ot = out + t * F;
+    const real r = stat[2 * t] < 0 ? -stat[2 * t] : stat[2 * t], q = stat[2 * t + 1];
+    const real along = stat[2 * t] < 0 ? 0 : dot(16 * C, gt + S, yt + S) / C;
+    const real mean = total(S, gt) / (S ? S : 1), with = dot(S, gt, yt) / (S ? S : 1);
+    for (n f = 0; f < S; f++) ot[f] = q * (gt[f] - mean - yt[f] * with);
+    for (n f = S; f < S + 8 * C; f++) ot[f] = r * (gt[f] - yt[f] * along);
+    for (n f = S + 8 * C; f < F; f++) ot[f] = r * gt[f];
+    if (gz) for (n f = 0; f < F; f++) ot[f] += gz[t * F + f];
+  }
 }
 
-/* `part`: for every block of items the gradients of log beta (H, CM), log alpha (H), log gamma (H). */
-KERNEL features_backward(n t0, n t1, n T, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon,
-                             const real *alpha, const real *beta, const real *gamma, const real *restrict raw,
-                             const real *restrict gq, const real *restrict gk, const real *restrict gv,
-                             real *restrict out, real *restrict part) {
-  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, V = SH + 16 * CM, PLAIN = AWARE ? 7 : 8;
-  EACH(
-    for (n h = 0; h < H + HK; h++) {
-      const int query = h < H;
-      const n stride = (query ? H : HK) * D;
-      const real *m = raw + (SALL + h * CM) * T + b, *s = raw + h * SH * T + b;
-      real *om = out + (SALL + h * CM) * T + b, *os = out + h * SH * T + b;
-      const real a = query && alpha ? alpha[h] : 1, ga = query && gamma ? gamma[h] : 1;
-      real f[MOST_FEATURES * BLOCK], along[BLOCK] = {0};
-      const real *restrict g = f;
-      turn(w, D, (query ? gq + h * D : gk + (h - H) * D) + b * stride, stride, f, BLOCK);
-      for (n j = 0; j < SH; j++, g += BLOCK) {
-        real *restrict o = os + j * T;
-        LANES { o[i] = ga * g[i]; along[i] += o[i] * s[j * T + i]; }
-      }
-      real *sums = part + b / BLOCK * H * (CM + 2), all = 0;
-      LANES { all += along[i]; along[i] = 0; }
-      if (query) sums[H * CM + H + h] = all;
-      for (n p = 0; p < PLAIN; p++) for (n c = 0; c < CM; c++, g += BLOCK) {
-        const n at = (p * CALL + c) * T;
-        real *restrict o = om + at;
-        LANES { o[i] = a * g[i]; along[i] += o[i] * m[at + i]; }
-      }
-      all = 0;
-      LANES { all += along[i]; along[i] = 0; }
-      if (query) sums[H * CM + h] = all;
-      for (n p = 8; p < 16; p++) for (n c = 0; c < CM; c++) memset(om + (p * CALL + c) * T, 0, w * sizeof(real));
-      for (n c = 0; c < CM; c++, g += BLOCK) {
-        if (!AWARE) { if (query) sums[h * CM + c] = 0; continue; }
-        const real kb = query && beta ? beta[h * CM + c] : 1;
-        const n o = c * T, step = CALL * T, next = CM * BLOCK;
-        const real *mw = m + 7 * step + o, *mx = m + PX * step + o, *my = m + PY * step + o, *mz = m + PZ * step + o;
-        real found[4][BLOCK];
-        LANES {
-          const real g0 = kb * g[i], g1 = kb * g[i + next], g2 = kb * g[i + 2 * next], g3 = kb * g[i + 3 * next];
-          const real g4 = kb * g[i + 4 * next], w0 = mw[i], x0 = mx[i], y0 = my[i], z0 = mz[i];
-          const real bottom = w0 * w0 + (real)epsilon, omega = w0 / bottom;
-          const real W = w0 * omega, x = x0 * omega, y = y0 * omega, z = z0 * omega, dot = g2 * x + g3 * y + g4 * z;
-          along[i] = g0 * W * W + g1 * (x * x + y * y + z * z) + W * dot;
-          const real gW = query ? 2 * W * g0 + dot : 2 * dot - 2 * W * g1;
-          const real square = query ? g1 : -g0, factor = query ? 1 : 2;
-          const real gx = 2 * x * square + factor * W * g2, gy = 2 * y * square + factor * W * g3;
-          const real gz = 2 * z * square + factor * W * g4, go = gW * w0 + gx * x0 + gy * y0 + gz * z0;
-          found[0][i] = gW * omega + go * ((real)epsilon - w0 * w0) / (bottom * bottom);
-          found[1][i] = gx * omega; found[2][i] = gy * omega; found[3][i] = gz * omega;
-        }
-        const n place[4] = {7, PX, PY, PZ};
-        for (n j = 0; j < 4; j++) memcpy(om + place[j] * step + o, found[j], w * sizeof(real));
-        all = 0;
-        LANES all += along[i];
-        if (query) sums[h * CM + c] = all;
-      }
+/* ---- queries, keys and values ----
+
+A row of `raw` has the scalars of all heads, SH each: queries, keys, values; then 16 blades of CM channels of each. */
+
+#define SOME (MOST_FEATURES / 12) /* channels at a time */
+
+/* The five numbers per channel by which queries and keys know distances; CALL channels from blade to blade of mv. */
+INLINE void distances(n N, n CALL, const int query, real epsilon, const real *restrict mv, real out[5][SOME]) {
+  for (n i = 0; i < N; i++) {
+    const real w0 = mv[7 * CALL + i], om = w0 / (w0 * w0 + epsilon), W = w0 * om;
+    const real x = mv[PX * CALL + i] * om, y = mv[PY * CALL + i] * om, z = mv[PZ * CALL + i] * om;
+    const real sq = x * x + y * y + z * z, twice = query ? W : 2 * W;
+    out[0][i] = query ? W * W : -sq; out[1][i] = query ? sq : -W * W;
+    out[2][i] = twice * x; out[3][i] = twice * y; out[4][i] = twice * z;
+  }
+}
+
+INLINE void heads_forward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
+                          const real *beta, const real *gamma, const real *s, const real *mv, real *out) {
+  const n plain = AWARE ? 7 : 8, used = SH + CM * (AWARE ? 12 : 8);
+  pieces(H, SH, gamma, s, SH, out, D);
+  for (n p = 0; p < plain; p++) pieces(H, CM, alpha, mv + p * CALL, CM, out + SH + p * CM, D);
+  for (n h = 0; h < H; h++) for (n j = used; j < D; j++) out[h * D + j] = 0;
+  if (!AWARE || !CM) return;
+  const n group = SOME / CM;
+  for (n h0 = 0; h0 < H; h0 += group) {
+    real found[5][SOME];
+    const n count = SMALLER(group, H - h0);
+    distances(count * CM, CALL, query, epsilon, mv + h0 * CM, found);
+    for (n j = 0; j < 5; j++) {
+      if (beta) for (n i = 0; i < count * CM; i++) found[j][i] *= beta[h0 * CM + i];
+      pieces(count, CM, 0, found[j], CM, out + h0 * D + SH + (7 + j) * CM, D);
     }
-    for (n h = 0; h < HK; h++) {
-      const real *rows = gv + (b * HK + h) * V;
-      turn(w, SH, rows, HK * V, out + (H + HK + h) * SH * T + b, T);
-      for (n p = 0; p < 16; p++)
-        turn(w, CM, rows + SH + p * CM, HK * V, out + (SALL + p * CALL + (H + HK + h) * CM) * T + b, T);
+  }
+}
+
+KERNEL features_forward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
+                        const real *beta, const real *gamma, const real *restrict raw, real *restrict q,
+                        real *restrict k, real *restrict v) {
+  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + 16 * CALL, V = SH + 16 * CM;
+  for (n t = t0; t < t1; t++) {
+    const real *s = raw + t * F, *mv = s + SALL;
+    heads_forward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, s, mv, q + t * H * D);
+    heads_forward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, s + H * SH, mv + H * CM, k + t * HK * D);
+    s += (H + HK) * SH; mv += (H + HK) * CM;
+    pieces(HK, SH, 0, s, SH, v + t * HK * V, V);
+    for (n p = 0; p < 16; p++) pieces(HK, CM, 0, mv + p * CALL, CM, v + t * HK * V + SH + p * CM, V);
+  }
+}
+
+/* out becomes the gradient of mv; `along` that of log beta. */
+INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const real *restrict mv, real g[5][SOME],
+                               real *restrict out, real *restrict along) {
+  real found[4][SOME];
+  for (n i = 0; i < N; i++) {
+    const real g0 = g[0][i], g1 = g[1][i], g2 = g[2][i], g3 = g[3][i], g4 = g[4][i], w0 = mv[7 * CALL + i];
+    const real x0 = mv[PX * CALL + i], y0 = mv[PY * CALL + i], z0 = mv[PZ * CALL + i];
+    const real bottom = w0 * w0 + epsilon, omega = w0 / bottom;
+    const real W = w0 * omega, x = x0 * omega, y = y0 * omega, z = z0 * omega, with = g2 * x + g3 * y + g4 * z;
+    along[i] = g0 * W * W + g1 * (x * x + y * y + z * z) + W * with;
+    const real gW = query ? 2 * W * g0 + with : 2 * with - 2 * W * g1;
+    const real square = query ? g1 : -g0, twice = query ? W : 2 * W;
+    const real gx = 2 * x * square + twice * g2, gy = 2 * y * square + twice * g3, gz = 2 * z * square + twice * g4;
+    const real go = gW * w0 + gx * x0 + gy * y0 + gz * z0;
+    found[0][i] = gW * omega + go * (epsilon - w0 * w0) / (bottom * bottom);
+    found[1][i] = gx * omega; found[2][i] = gy * omega; found[3][i] = gz * omega;
+  }
+  const n place[4] = {7, PX, PY, PZ};
+  for (n j = 0; j < 4; j++) copied(N, found[j], out + place[j] * CALL);
+}
+
+/* `part` (null for keys): gradients of log beta (H, CM), log alpha (H), log gamma (H), added to. */
+INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
+                           const real *beta, const real *gamma, const real *s, const real *mv, const real *g, real *os,
+                           real *om, real *part) {
+  const n plain = AWARE ? 7 : 8;
+  for (n p = plain; p < 16; p++) for (n c = 0; c < H * CM; c++) om[p * CALL + c] = 0;
+  pieces(H, SH, gamma, g, D, os, SH);
+  for (n p = 0; p < plain; p++) pieces(H, CM, alpha, g + SH + p * CM, D, om + p * CALL, CM);
+  if (gamma) for (n h = 0; h < H; h++) part[H * CM + H + h] += dot(SH, os + h * SH, s + h * SH);
+  if (alpha) for (n h = 0; h < H; h++) for (n p = 0; p < plain; p++)
+    part[H * CM + h] += dot(CM, om + p * CALL + h * CM, mv + p * CALL + h * CM);
+  if (!AWARE || !CM) return;
+  const n group = SOME / CM;
+  for (n h0 = 0; h0 < H; h0 += group) {
+    real given[5][SOME], along[SOME];
+    const n count = SMALLER(group, H - h0);
+    for (n j = 0; j < 5; j++) {
+      pieces(count, CM, 0, g + h0 * D + SH + (7 + j) * CM, D, given[j], CM);
+      if (beta) for (n i = 0; i < count * CM; i++) given[j][i] *= beta[h0 * CM + i];
     }
-  )
+    distances_backward(count * CM, CALL, query, epsilon, mv + h0 * CM, given, om + h0 * CM, along);
+    if (beta) for (n c = 0; c < count * CM; c++) part[h0 * CM + c] += along[c];
+  }
+}
+
+/* `parts` (blocks of BLOCK items, H * (CM + 2)): see heads_backward. */
+KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
+                         const real *beta, const real *gamma, const real *restrict raw, const real *restrict gq,
+                         const real *restrict gk, const real *restrict gv, real *restrict out, real *restrict parts) {
+  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + 16 * CALL, V = SH + 16 * CM;
+  for (n t = t0; t < t1; t++) {
+    const real *s = raw + t * F, *mv = s + SALL;
+    real *os = out + t * F, *om = os + SALL, *part = parts + t / BLOCK * H * (CM + 2);
+    if (t % BLOCK == 0) for (n j = 0; j < H * (CM + 2); j++) part[j] = 0;
+    heads_backward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, s, mv, gq + t * H * D, os, om, part);
+    heads_backward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, s + H * SH, mv + H * CM, gk + t * HK * D,
+                   os + H * SH, om + H * CM, 0);
+    os += (H + HK) * SH; om += (H + HK) * CM;
+    pieces(HK, SH, 0, gv + t * HK * V, V, os, SH);
+    for (n p = 0; p < 16; p++) pieces(HK, CM, 0, gv + t * HK * V + SH + p * CM, V, om + p * CALL, CM);
+  }
 }
 
 /* ---- attention within sets of N items, at most MOST; units: sets ---- */
 
+/* out[i][j] = a[i] . b[j] for rows of K numbers */
 static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *out) {
   for (n i = 0; i < N; i += 4) for (n j = 0; j < N; j += 4) {
-    const n R = N - i < 4 ? N - i : 4, C = N - j < 4 ? N - j : 4;
-    const real *rows = a + i * as, *columns = b + j * bs;
-    real found[4][4];
-    dots(R, C, K, 1, &rows, as, &columns, bs, found);
-    for (n r = 0; r < R; r++) for (n c = 0; c < C; c++) out[(i + r) * MOST + j + c] = found[r][c];
+    const n R = SMALLER(N - i, 4), C = SMALLER(N - j, 4);
+    const real *x[4], *y[4];
+    vec part[4][4];
+    real rest[4][4] = {{0}}, lanes[4][4][VL];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++) { /* rows past the end repeat the first */
+      x[r] = a + (i + (r < R ? r : 0)) * as; y[r] = b + (j + (r < C ? r : 0)) * bs;
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; c++) part[r][c] = (vec){0};
+    }
+    n k = 0;
+    for (; k + VL <= K; k += VL) {
+      vec other[4];
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; c++) other[c] = *(const vec_at *)(y[c] + k);
+#pragma GCC unroll 4
+      for (int r = 0; r < 4; r++) {
+        const vec own = *(const vec_at *)(x[r] + k);
+#pragma GCC unroll 4
+        for (int c = 0; c < 4; c++) part[r][c] += own * other[c];
+      }
+    }
+    for (; k < K; k++) for (int r = 0; r < 4; r++) for (int c = 0; c < 4; c++) rest[r][c] += x[r][k] * y[c][k];
+#pragma GCC unroll 4
+    for (int r = 0; r < 4; r++)
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; c++) *(vec_at *)lanes[r][c] = part[r][c];
+    for (int r = 0; r < R; r++) {
+      quad four[4];
+#pragma GCC unroll 4
+      for (int c = 0; c < 4; c++) {
+        four[c] = *(const quad_at *)lanes[r][c];
+        for (n l = 4; l < VL; l += 4) four[c] += *(const quad_at *)(lanes[r][c] + l);
+      }
+      turn4(four);
+      const quad sum = (four[0] + four[1]) + (four[2] + four[3]) + *(const quad_at *)rest[r];
+      for (int c = 0; c < C; c++) out[(i + r) * N + j + c] = sum[c];
+    }
   }
 }
 
 /* Rows of y: sums over j of p[r * pr + j * pj] x[j]; on top of what is there if `add`. */
-static void combine(n N, n K, const real *p, n pr, n pj, const real *restrict x, n xs, real *restrict y, n ys, int add) {
-  for (n r = 0; r < N; r++, p += pr, y += ys) {
-    if (!add) memset(y, 0, K * sizeof(real));
-    n j = 0;
-    for (; j + 4 <= N; j += 4) {
-      const real c0 = p[j * pj], c1 = p[(j + 1) * pj], c2 = p[(j + 2) * pj], c3 = p[(j + 3) * pj];
-      const real *x0 = x + j * xs, *x1 = x0 + xs, *x2 = x1 + xs, *x3 = x2 + xs;
-      for (n e = 0; e < K; e++) y[e] += c0 * x0[e] + c1 * x1[e] + c2 * x2[e] + c3 * x3[e];
+static void combine(n N, n K, const real *p, n pr, n pj, const real *x, n xs, real *y, n ys, int add) {
+  for (n r = 0; r < N; r++, p += pr, y += ys) for (n e = 0; e < K;) {
+    if (K - e >= VL) {
+      vec sum = {0};
+      if (add) sum = *(const vec_at *)(y + e);
+      for (n j = 0; j < N; j++) sum += p[j * pj] * *(const vec_at *)(x + j * xs + e);
+      *(vec_at *)(y + e) = sum;
+      e += VL;
+    } else {
+      real sum = add ? y[e] : 0;
+      for (n j = 0; j < N; j++) sum += p[j * pj] * x[j * xs + e];
+      y[e++] = sum;
     }
-    for (; j < N; j++) { const real c = p[j * pj]; for (n e = 0; e < K; e++) y[e] += c * x[j * xs + e]; }
   }
 }
 
 static void softmax(n N, real scale, real *p) {
-  for (n i = 0; i < N; i++, p += MOST) {
-    real top = -INFINITY, sum = 0;
-    for (n j = 0; j < N; j++) { p[j] *= scale; if (!(p[j] <= top)) top = p[j]; }
-    for (n j = 0; j < N; j++) sum += p[j] = EXP(p[j] - top);
-    for (n j = 0; j < N; j++) p[j] /= sum;
+  for (n i = 0; i < N; i++) {
+    real *row = p + i * N, top = -INFINITY;
+    for (n j = 0; j < N; j++) { row[j] *= scale; if (!(row[j] <= top)) top = row[j]; }
+    for (n j = 0; j < N; j++) row[j] -= top;
+  }
+  for (n i = 0; i < N * N; i++) p[i] = EXP(p[i]);
+  for (n i = 0; i < N; i++) {
+    real *row = p + i * N, sum = 0;
+    for (n j = 0; j < N; j++) sum += row[j];
+    for (n j = 0; j < N; j++) row[j] /= sum;
   }
 }
 
 KERNEL small_attention_forward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
-                                   const real *restrict k, const real *restrict v, real *restrict o) {
+                               const real *restrict k, const real *restrict v, real *restrict o) {
   real p[MOST * MOST];
   for (n b = t0; b < t1; b++) for (n h = 0; h < H; h++) {
     const n at = b * N * H + h, from = b * N * HK + h % HK;
     all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
     softmax(N, scale, p);
-    combine(N, V, p, MOST, 1, v + from * V, HK * V, o + at * V, H * V, 0);
+    combine(N, V, p, N, 1, v + from * V, HK * V, o + at * V, H * V, 0);
   }
 }
 
 KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
-                                    const real *restrict k, const real *restrict v, const real *restrict g,
-                                    real *restrict gq, real *restrict gk, real *restrict gv) {
+                                const real *restrict k, const real *restrict v, const real *restrict g,
+                                real *restrict gq, real *restrict gk, real *restrict gv) {
   real p[MOST * MOST], gp[MOST * MOST];
   for (n b = t0; b < t1; b++) for (n h = 0; h < H; h++) {
     const n at = b * N * H + h, from = b * N * HK + h % HK;
@@ -556,101 +646,135 @@ KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double sca
     all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
     softmax(N, scale, p);
     all_dots(N, V, g + at * V, H * V, v + from * V, HK * V, gp);
-    combine(N, V, p, 1, MOST, g + at * V, H * V, gv + from * V, HK * V, add);
+    combine(N, V, p, 1, N, g + at * V, H * V, gv + from * V, HK * V, add);
     for (n i = 0; i < N; i++) {
       real mean = 0;
-      for (n j = 0; j < N; j++) mean += p[i * MOST + j] * gp[i * MOST + j];
-      for (n j = 0; j < N; j++) gp[i * MOST + j] = p[i * MOST + j] * (gp[i * MOST + j] - mean) * (real)scale;
+      for (n j = 0; j < N; j++) mean += p[i * N + j] * gp[i * N + j];
+      for (n j = 0; j < N; j++) gp[i * N + j] = p[i * N + j] * (gp[i * N + j] - mean) * (real)scale;
     }
-    combine(N, D, gp, MOST, 1, k + from * D, HK * D, gq + at * D, H * D, 0);
-    combine(N, D, gp, 1, MOST, q + at * D, H * D, gk + from * D, HK * D, add);
+    combine(N, D, gp, N, 1, k + from * D, HK * D, gq + at * D, H * D, 0);
+    combine(N, D, gp, 1, N, q + at * D, H * D, gk + from * D, HK * D, add);
   }
 }
 
-/* ---- geometric product and join ---- */
+/* ---- geometric product and join: 16 blades, xs, ys, os numbers apart, of VL channels ---- */
 
-typedef void form(const real *restrict x, n xs, const real *restrict y, n ys, real *restrict o, n os);
+typedef void form(const real *restrict x, n xs, const real *restrict y, n ys, real *restrict o, n os, real r);
 FORMS
-/* A form of w items: fewer than BLOCK are padded. */
-static void apply(form *f, n w, const real *x, n xs, const real *y, n ys, real *o, n os) {
-  if (w == BLOCK) { f(x, xs, y, ys, o, os); return; }
-  real px[16 * BLOCK] = {0}, py[16 * BLOCK] = {0}, po[16 * BLOCK];
-  for (n k = 0; k < 16; k++) {
-    memcpy(px + k * BLOCK, x + k * xs, w * sizeof(real));
-    memcpy(py + k * BLOCK, y + k * ys, w * sizeof(real));
+/* A form of w channels: fewer than VL are padded. */
+static void apply(form *f, n w, const real *x, n xs, const real *y, n ys, real *o, n os, real r) {
+  n c = 0;
+  for (; c + VL <= w; c += VL) f(x + c, xs, y + c, ys, o + c, os, r);
+  if (c == w) return;
+  real px[16 * VL], py[16 * VL], po[16 * VL];
+  for (n k = 0; k < 16; k++) for (n i = 0; i < VL; i++) {
+    px[k * VL + i] = i < w - c ? x[k * xs + c + i] : 0;
+    py[k * VL + i] = i < w - c ? y[k * ys + c + i] : 0;
   }
-  f(px, BLOCK, py, BLOCK, po, BLOCK);
-  for (n k = 0; k < 16; k++) memcpy(o + k * os, po + k * BLOCK, w * sizeof(real));
-}
-static void scale(n w, const real *restrict r, real *restrict o, n os) {
-  for (n k = 0; k < 16; k++) for (n i = 0; i < w; i++) o[k * os + i] *= r[i];
-}
-static void keep(n t0, n t1, n T, n S, const real *restrict y, real *restrict out) {
-  for (n f = 0; f < S; f++) memcpy(out + f * T + t0, y + f * T + t0, (t1 - t0) * sizeof(real));
+  f(px, VL, py, VL, po, VL, r);
+  for (n k = 0; k < 16; k++) for (n i = 0; i < w - c; i++) o[k * os + c + i] = po[k * VL + i];
 }
 
-KERNEL bilinear_forward(n t0, n t1, n T, n C, n S, const real *restrict p, const real *restrict y,
-                            const real *restrict ref, real *restrict out) {
-  const n from = 4 * C * T, to = 2 * C * T;
-  keep(t0, t1, T, S, y, out);
-  for (n c = 0; c < C; c++) for (n b = t0; b < t1; b += BLOCK) {
-    const n w = t1 - b < BLOCK ? t1 - b : BLOCK;
-    const real *x = p + c * T + b;
-    real *o = out + (S + c) * T + b;
-    apply(product_2, w, x, from, x + C * T, from, o, to);
-    apply(join_2, w, x + 2 * C * T, from, x + 3 * C * T, from, o + C * T, to);
-    scale(w, ref + b, o + C * T, to);
+KERNEL bilinear_forward(n t0, n t1, n C, n S, const real *restrict p, const real *restrict y,
+                        const real *restrict ref, real *restrict out) {
+  for (n t = t0; t < t1; t++) {
+    const real *x = p + t * 64 * C;
+    real *o = out + t * (S + 32 * C);
+    copied(S, y + t * (S + 16 * C), o);
+    apply(product_2, C, x, 4 * C, x + C, 4 * C, o + S, 2 * C, 1);
+    apply(join_2, C, x + 2 * C, 4 * C, x + 3 * C, 4 * C, o + S + C, 2 * C, ref[t]);
   }
 }
 
-/* The four inputs' gradient, and the layer's output again; gref (C, T) may be null. */
-KERNEL bilinear_backward(n t0, n t1, n T, n C, n S, const real *restrict p, const real *restrict y,
-                             const real *restrict ref, const real *restrict g, real *restrict gp,
-                             real *restrict out, real *restrict gref) {
-  const n from = 4 * C * T, to = 2 * C * T, next = C * T;
-  keep(t0, t1, T, S, y, out);
-  for (n c = 0; c < C; c++) for (n b = t0; b < t1; b += BLOCK) {
-    const n w = t1 - b < BLOCK ? t1 - b : BLOCK;
-    const real *x = p + c * T + b, *h = g + (S + c) * T + b;
-    real *o = out + (S + c) * T + b, *gx = gp + c * T + b;
-    apply(product_2, w, x, from, x + next, from, o, to);
-    apply(product_0, w, x + next, from, h, to, gx, from);
-    apply(product_1, w, x, from, h, to, gx + next, from);
-    x += 2 * next; gx += 2 * next; h += next; o += next;
-    apply(join_2, w, x, from, x + next, from, o, to);
-    if (gref) for (n i = 0; i < w; i++) {
-      real dot = 0;
-      for (n k = 0; k < 16; k++) dot += h[k * to + i] * o[k * to + i];
-      gref[c * T + b + i] = dot;
+/* The four inputs' gradient, and the layer's output again; gref may be null. */
+KERNEL bilinear_backward(n t0, n t1, n C, n S, const real *restrict p, const real *restrict y,
+                         const real *restrict ref, const real *restrict g, real *restrict gp, real *restrict out,
+                         real *restrict gref) {
+  for (n t = t0; t < t1; t++) {
+    const real *x = p + t * 64 * C, *h = g + t * (S + 32 * C) + S, r = ref[t];
+    real *o = out + t * (S + 32 * C), *gx = gp + t * 64 * C;
+    copied(S, y + t * (S + 16 * C), o);
+    o += S;
+    apply(product_2, C, x, 4 * C, x + C, 4 * C, o, 2 * C, 1);
+    apply(product_0, C, x + C, 4 * C, h, 2 * C, gx, 4 * C, 1);
+    apply(product_1, C, x, 4 * C, h, 2 * C, gx + C, 4 * C, 1);
+    x += 2 * C; gx += 2 * C; h += C; o += C;
+    if (gref) {
+      apply(join_2, C, x, 4 * C, x + C, 4 * C, o, 2 * C, 1);
+      gref[t] = 0;
+      for (n k = 0; k < 16; k++) gref[t] += dot(C, h + k * 2 * C, o + k * 2 * C);
     }
-    apply(join_0, w, x + next, from, h, to, gx, from);
-    apply(join_1, w, x, from, h, to, gx + next, from);
-    scale(w, ref + b, o, to); scale(w, ref + b, gx, from); scale(w, ref + b, gx + next, from);
+    apply(join_2, C, x, 4 * C, x + C, 4 * C, o, 2 * C, r);
+    apply(join_0, C, x + C, 4 * C, h, 2 * C, gx, 4 * C, r);
+    apply(join_1, C, x, 4 * C, h, 2 * C, gx + C, 4 * C, r);
   }
 }
 
-/* ---- gate: 16 blades of C channels, each times gate (C, T) ---- */
+/* ---- gate ---- */
 
-KERNEL gate_forward(n t0, n t1, n T, n C, const real *restrict gate, const real *restrict x, real *restrict y) {
-  EACH(for (n c = 0; c < C; c++) for (n p = 0; p < 16; p++) {
-    const n at = (p * C + c) * T + b;
-    LANES y[at + i] = gate[c * T + b + i] * x[at + i];
-  })
+enum { GELU, RELU, SIGMOID, TANH_GELU };
+#define CDF(x) ((real)0.5 * (1 + ERF(x * (real)M_SQRT1_2)))
+#define INNER(x) ((real)(M_SQRT2 * M_2_SQRTPI / 2) * (x + (real)0.044715 * x * x * x))
+static void activate(n kind, n N, const real *restrict x, real *restrict y) {
+  if (kind == GELU) for (n i = 0; i < N; i++) y[i] = x[i] * CDF(x[i]);
+  if (kind == RELU) for (n i = 0; i < N; i++) y[i] = x[i] <= 0 ? 0 : x[i];
+  if (kind == SIGMOID) for (n i = 0; i < N; i++) y[i] = 1 / (1 + EXP(-x[i]));
+  if (kind == TANH_GELU) for (n i = 0; i < N; i++) y[i] = (real)0.5 * x[i] * (1 + TANH(INNER(x[i])));
 }
-/* dot (C, T) becomes the gradient of the gate. */
-KERNEL gate_backward(n t0, n t1, n T, n C, const real *restrict gate, const real *restrict x,
-                         const real *restrict g, real *restrict gx, real *restrict y, real *restrict dot) {
-  EACH(for (n c = 0; c < C; c++) {
-    real sum[BLOCK] = {0};
-    for (n p = 0; p < 16; p++) {
-      const n at = (p * C + c) * T + b;
-      LANES {
-        const real a = gate[c * T + b + i];
-        y[at + i] = a * x[at + i]; gx[at + i] = a * g[at + i]; sum[i] += x[at + i] * g[at + i];
+/* y as above, and gx: g times the derivative. */
+static void activate_backward(n kind, n N, const real *restrict x, const real *restrict g, real *restrict y,
+                              real *restrict gx) {
+  if (kind == GELU) for (n i = 0; i < N; i++) {
+    const real v = x[i], cdf = CDF(v);
+    y[i] = v * cdf;
+    gx[i] = g[i] * (cdf + v * (real)(M_SQRT1_2 * M_2_SQRTPI / 2) * EXP((real)-0.5 * v * v));
+  }
+  if (kind == RELU) for (n i = 0; i < N; i++) { y[i] = x[i] <= 0 ? 0 : x[i]; gx[i] = x[i] <= 0 ? 0 : g[i]; }
+  if (kind == SIGMOID) for (n i = 0; i < N; i++) { y[i] = 1 / (1 + EXP(-x[i])); gx[i] = g[i] * y[i] * (1 - y[i]); }
+  if (kind == TANH_GELU) for (n i = 0; i < N; i++) {
+    const real v = x[i], th = TANH(INNER(v));
+    const real slope = (real)(M_SQRT2 * M_2_SQRTPI / 2) * (1 + (real)(3 * 0.044715) * v * v);
+    y[i] = (real)0.5 * v * (1 + th);
+    gx[i] = g[i] * ((real)0.5 * (1 + th) + (real)0.5 * v * (1 - th * th) * slope);
+  }
+}
+
+/* Scalars of a row and the scalar parts of its C multivectors; the latter multiply all 16 blades. */
+KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *restrict y) {
+  for (n t = t0; t < t1; t++) {
+    const real *restrict from = x + t * (S + 16 * C);
+    real *restrict to = y + t * (S + 16 * C);
+    activate(KIND, S, from, to);
+    from += S; to += S;
+    for (n c = 0; c < C; c += SOME) {
+      real gate[SOME];
+      const n some = SMALLER(C - c, SOME);
+      activate(KIND == GELU ? TANH_GELU : KIND, some, from + c, gate);
+      for (n p = 0; p < 16; p++) for (n i = 0; i < some; i++) to[p * C + c + i] = gate[i] * from[p * C + c + i];
+    }
+  }
+}
+/* Gradient gx of x, and the gate's output y again. */
+KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
+                     real *restrict y) {
+  for (n t = t0; t < t1; t++) {
+    const n at = t * (S + 16 * C);
+    const real *restrict from = x + at, *restrict outer = g + at;
+    real *restrict to = y + at, *restrict gto = gx + at;
+    activate_backward(KIND, S, from, outer, to, gto);
+    from += S; outer += S; to += S; gto += S;
+    for (n c = 0; c < C; c += SOME) {
+      real gate[SOME], sum[SOME] = {0}, more[SOME];
+      const n some = SMALLER(C - c, SOME);
+      for (n p = 0; p < 16; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + c + i] * outer[p * C + c + i];
+      activate_backward(KIND == GELU ? TANH_GELU : KIND, some, from + c, sum, gate, more);
+      for (n p = 0; p < 16; p++) for (n i = 0; i < some; i++) {
+        to[p * C + c + i] = gate[i] * from[p * C + c + i];
+        gto[p * C + c + i] = gate[i] * outer[p * C + c + i];
       }
+      for (n i = 0; i < some; i++) gto[c + i] += more[i];
     }
-    LANES dot[c * T + b + i] = sum[i];
-  })
+  }
 }
 
 /* ---- sharing a call between threads ---- */
@@ -687,18 +811,21 @@ _KERNEL = re.compile(r"^KERNEL (\w+)\(n t0, n t1, (.*?)\) \{", re.MULTILINE | re
 
 
 def _form(form: str, slot: int) -> str:
-    """A function that computes one slot of a form from the others, for BLOCK items."""
+    """A function that computes one slot of a form from the others; the join is r times that."""
     loads = "\n".join(
-        f"    const vec {x}{k} = *(const vec_at *)({x} + {k} * {x}s + i);"
+        f"  const vec {x}{k} = *(const vec_at *)({x} + {k} * {x}s);"
         for x in "xy"
         for k in range(BLADES)
     )
+    factor = "r * " if form == "join" else ""
     stores = "\n".join(
-        f"    *(vec_at *)(o + {k} * os + i) = {value};"
+        f"  *(vec_at *)(o + {k} * os) = {factor}({value});"
         for k, value in enumerate(sums(form, slot, "x", "y"))
     )
-    arguments = "const real *restrict x, n xs, const real *restrict y, n ys, real *restrict o, n os"
-    return f"static void {form}_{slot}({arguments}) {{\n  for (n i = 0; i < BLOCK; i += VL) {{\n{loads}\n{stores}\n  }}\n}}"
+    arguments = (
+        "const real *restrict x, n xs, const real *restrict y, n ys, real *restrict o, n os, real r"
+    )
+    return f"static void {form}_{slot}({arguments}) {{\n  (void)r;\n{loads}\n{stores}\n}}"
 
 
 def _signatures() -> dict[str, list[str]]:
@@ -720,8 +847,9 @@ def _source(real: str) -> str:
         f"#define real {real}",
         f"#define word {'int' if real == 'float' else 'long long'}",
         f"#define SQRT sqrt{suffix}",
-        f"#define EXP exp{suffix}",
+        f"#define IS_FLOAT {int(real == 'float')}",
         f"#define BLOCK {BLOCK}",
+        f"#define WIDE {PANEL}",
         f"#define MOST {SMALL_SET}",
         f"#define MOST_FEATURES {MOST_FEATURES}",
         f"#define MOST_THREADS {_MOST_THREADS}",
@@ -757,16 +885,13 @@ class Library:
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
 
     def call(self, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
-        """Run a kernel on units 0 to `units`, `step` at a time, shared by threads if `cost` numbers each are worth it."""
+        """Run a kernel on units 0 to `units`, `step` at a time; threads share it if `cost` numbers each are worth it."""
         address, layout = self._kernels[name]
-        values = layout.pack(
-            *[x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments]
-        )
+        numbers = [x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments]
         parallel, me = _openmp()
-        threads = (
-            torch.get_num_threads() if parallel and units > step and units * cost > _SERIAL else 1
-        )
-        self._run(address, units, step, threads, parallel, me, values)
+        is_shared = parallel and units > step and units * cost > _SERIAL
+        threads = torch.get_num_threads() if is_shared else 1
+        self._run(address, units, step, threads, parallel, me, layout.pack(*numbers))
 
 
 _FORMAT = {"i": "q", "d": "d", "p": "P"}
@@ -775,11 +900,11 @@ _FORMAT = {"i": "q", "d": "d", "p": "P"}
 @functools.cache
 def _openmp() -> tuple[int | None, int | None]:
     """torch's own OpenMP: its threads are awake between products, and a second pool would fight them for the cores."""
-    names = "GOMP_parallel", "omp_get_thread_num"
-    found = [getattr(ctypes.CDLL(None), name, None) for name in names]
-    if None in found:
+    loaded = ctypes.CDLL(None)
+    if not hasattr(loaded, "GOMP_parallel"):
         return None, None
-    parallel, me = (ctypes.cast(function, ctypes.c_void_p).value for function in found)
+    functions = loaded.GOMP_parallel, loaded.omp_get_thread_num
+    parallel, me = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
     return parallel, me
 
 
@@ -792,30 +917,85 @@ def library() -> dict[torch.dtype, Library] | None:
     if compiler is None:
         return None
     flags = _FLAGS + (_X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ())
-    with tempfile.TemporaryDirectory(prefix="flashgatr-") as folder:
-        targets, running = {}, []
-        try:
-            for dtype, real in ((torch.float32, "float"), (torch.float64, "double")):
-                source, targets[dtype] = Path(folder, f"{real}.c"), Path(folder, f"{real}.so")
-                source.write_text(_source(real))
-                command = [
-                    *compiler.split(),
-                    *flags,
-                    "-shared",
-                    "-fPIC",
-                    str(source),
-                    "-o",
-                    str(targets[dtype]),
-                    "-lm",
-                ]
-                running.append(
-                    subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                )
-            if any([process.wait(_TIMEOUT) for process in running]):
-                return None
-            return {dtype: Library(path) for dtype, path in targets.items()}
-        except (OSError, subprocess.SubprocessError):
-            return None
-        finally:
-            for process in running:
-                process.kill()
+    command = [*compiler.split(), *flags, "-shared", "-fPIC"]
+    sources = {torch.float32: _source("float"), torch.float64: _source("double")}
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        kept = _cache(command, sources)
+        if kept is not None and not all(_is_whole(path) for path in kept.values()):
+            with tempfile.TemporaryDirectory(prefix="build-", dir=_cache_folder()) as folder:
+                for dtype, built in _build(command, sources, Path(folder)).items():
+                    built.with_suffix(".sha256").write_text(_hash(built))
+                    os.replace(built.with_suffix(".sha256"), kept[dtype].with_suffix(".sha256"))
+                    os.replace(built, kept[dtype])
+        if kept is not None:
+            return {dtype: Library(path) for dtype, path in kept.items()}
+        with tempfile.TemporaryDirectory(prefix="flashgatr-") as folder:
+            built_here = _build(command, sources, Path(folder))
+            return {dtype: Library(path) for dtype, path in built_here.items()}
+    return None
+
+
+def _build(
+    command: list[str], sources: dict[torch.dtype, str], folder: Path
+) -> dict[torch.dtype, Path]:
+    """Compile both sources at the same time."""
+    targets, running = {}, []
+    try:
+        for dtype, text in sources.items():
+            source = folder / f"{str(dtype).removeprefix('torch.')}.c"
+            targets[dtype] = source.with_suffix(".so")
+            source.write_text(text)
+            files = str(source), "-o", str(targets[dtype]), "-lm"
+            quiet = subprocess.DEVNULL
+            running.append(subprocess.Popen([*command, *files], stdout=quiet, stderr=quiet))
+        for process in running:
+            if process.wait(_TIMEOUT):
+                raise subprocess.CalledProcessError(process.returncode, command)
+        return targets
+    finally:
+        for process in running:
+            process.kill()
+
+
+def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dtype, Path] | None:
+    """Where the kernels of this source, compiler and processor are kept; None if there is no safe place."""
+    folder = _cache_folder()
+    if folder is None:
+        return None
+    version = subprocess.run(
+        [command[0], "--version"], capture_output=True, timeout=_TIMEOUT
+    ).stdout
+    about = Path("/proc/cpuinfo")
+    processor = (
+        re.findall(r"^(?:flags|Features)\s*:.*", about.read_text(), re.M) if about.exists() else []
+    )
+    same = repr((command, version, platform.platform(), processor[:1]))
+    names = {
+        d: hashlib.sha256((same + text).encode()).hexdigest()[:32] for d, text in sources.items()
+    }
+    return {dtype: folder / f"{name}.so" for dtype, name in names.items()}
+
+
+def _cache_folder() -> Path | None:
+    """A folder that nobody but the user can write to, since what lies there is loaded as code."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(base) / "flashgatr"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.stat()
+    except (OSError, RuntimeError):
+        return None
+    is_ours = not hasattr(os, "getuid") or about.st_uid == os.getuid()
+    return folder if is_ours and not about.st_mode & 0o022 and os.access(folder, os.W_OK) else None
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a kept file is there as it was written."""
+    try:
+        return path.with_suffix(".sha256").read_text() == _hash(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

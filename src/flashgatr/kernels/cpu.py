@@ -1,25 +1,19 @@
-"""The steps of a block on a CPU: C kernels, but for the largest product and the activations.
-
-Rows are columns in memory: x has shape (T, F) and strides (1, T), so that one component of one channel is a vector of all
-items. Kernels then read and write memory in order, whatever the number of channels.
-"""
+"""The steps of a block on a CPU: C kernels, but for the largest product of the weights' gradient."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..algebra import BLADES
 from ..nn.linear import MAPS
-from .c_kernels import BLOCK, MOST_FEATURES, SMALL_SET, library
+from .c_kernels import BLOCK, MOST_FEATURES, PANEL, SMALL_SET, library
 from .rows import Columns, LinearPlan, columns, head_columns
 
 if TYPE_CHECKING:
-    from .plan import Heads, Sizes
+    from .fused import Heads, Sizes
 
 __all__ = ["MOST_FEATURES", "SMALL_SET"]
 
@@ -46,12 +40,7 @@ def bilinear_columns(channels: int) -> Columns:
 
 
 def empty_rows(items: int, width: int, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty(width, items, dtype=dtype, device=like.device).t()
-
-
-def _columns(x: Tensor) -> Tensor:
-    """x as (F, T), contiguous."""
-    return x.t().contiguous()
+    return torch.empty(items, width, dtype=dtype, device=like.device)
 
 
 def _call(x: Tensor, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
@@ -65,32 +54,48 @@ def _sizes(plan: LinearPlan) -> tuple[int, int, int, int]:
     return plan.in_mv, plan.out_mv, plan.in_s, plan.out_s
 
 
+def _padded(width: int) -> int:
+    return width + -width % PANEL
+
+
 def prepared_size(plan: LinearPlan) -> int:
-    outputs = plan.out_s + plan.out_mv
-    return outputs * (plan.in_s + plan.in_mv + 1) + (MAPS - 1) * plan.out_mv * plan.in_mv
+    """Packed for the product (with bias), then for that of the gradient: see `c_kernels`."""
+    ci, co, inputs, outputs = *_sizes(plan)[:2], plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
+    there = _padded(outputs) * (inputs + 1) + (MAPS - 1) * _padded(co) * ci
+    return there + _padded(inputs) * outputs + (MAPS - 1) * _padded(ci) * co
 
 
 def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) -> Tensor:
     sizes = [prepared_size(plan) for plan in plans]
     theta, out = theta.to(dtype), theta.new_empty(sum(sizes), dtype=dtype)
     parts = theta.split([plan.parameters for plan in plans])
-    for plan, size, given, found in zip(plans, sizes, parts, out.split(sizes), strict=True):
-        units = plan.out_s + plan.out_mv
-        _call(
-            out, "prepare", units, 16, size // max(units, 1), *_sizes(plan), plan.bias, given, found
-        )
+    for plan, given, found in zip(plans, parts, out.split(sizes), strict=True):
+        first = _padded(plan.in_s + plan.in_mv) * _padded(plan.out_s + plan.out_mv)
+        units = (first + _padded(plan.in_mv) * _padded(plan.out_mv)) // PANEL**2
+        _call(out, "prepare", units, 4, PANEL**2, *_sizes(plan), plan.bias, given, found)
     return out
 
 
-@lru_cache(maxsize=64)
-def _runs(inputs: Columns, in_mv: int, in_s: int) -> Tensor | None:
-    """Pieces of `inputs` that stay together in standard order: (first, where to, how many). None: the same order."""
-    standard = columns(range(in_mv), range(in_s))
-    if inputs == standard:
+_known: dict[int, tuple[LinearPlan, Tensor | None]] = {}
+
+
+def _runs(plan: LinearPlan) -> Tensor | None:
+    """Pieces of a plan's inputs that stay together in standard order: (first, where to, how many); None: the same order.
+
+    Kept by the plan's identity (which lasts, as the plan is kept too): its hash takes as long as a small kernel.
+    """
+    if id(plan) not in _known:
+        _known[id(plan)] = plan, _find_runs(plan)
+    return _known[id(plan)][1]
+
+
+def _find_runs(plan: LinearPlan) -> Tensor | None:
+    standard = columns(range(plan.in_mv), range(plan.in_s))
+    if plan.inputs == standard:
         return None
     to = {key: i for i, key in enumerate(zip(standard.blade, standard.channel, strict=True))}
     runs: list[list[int]] = []
-    for i, key in enumerate(zip(inputs.blade, inputs.channel, strict=True)):
+    for i, key in enumerate(zip(plan.inputs.blade, plan.inputs.channel, strict=True)):
         if runs and to[key] == sum(runs[-1][1:]):
             runs[-1][2] += 1
         else:
@@ -99,50 +104,38 @@ def _runs(inputs: Columns, in_mv: int, in_s: int) -> Tensor | None:
 
 
 def _standard(x: Tensor, plan: LinearPlan) -> Tensor:
-    """x as columns in standard order, (F, T)."""
-    runs = _runs(plan.inputs, plan.in_mv, plan.in_s)
+    """x in standard order."""
+    runs, x = _runs(plan), x.contiguous()
     if runs is None:
-        return _columns(x)
-    (items, width), out = x.shape, x.new_empty(x.shape[1], x.shape[0])
-    _call(
-        x,
-        "rows_to_columns",
-        items,
-        BLOCK,
-        width,
-        items,
-        width,
-        len(runs),
-        runs,
-        x.contiguous(),
-        out,
-    )
+        return x
+    (items, width), out = x.shape, torch.empty_like(x)
+    _call(x, "reorder", items, BLOCK, width, width, len(runs), runs, x, out)
     return out
 
 
 def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
     items = x.shape[0]
-    y_FT = x.new_empty(plan.out_s + BLADES * plan.out_mv, items)
+    y = x.new_empty(items, plan.out_s + BLADES * plan.out_mv)
     _call(
         x, "linear_forward", items, BLOCK, prepared.numel(),
-        items, *_sizes(plan), prepared, _standard(x, plan), y_FT,
+        *_sizes(plan), prepared, _standard(x, plan), y,
     )  # fmt: skip
-    return y_FT.t()
+    return y
 
 
 def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan, width: int) -> Tensor:
     items = g.shape[0]
-    out = g.new_empty(width, items)
+    found = g.new_empty(items, width)
     _call(
         g, "linear_backward", items, BLOCK, prepared.numel(),
-        items, *_sizes(plan), prepared, _columns(g), out,
+        *_sizes(plan), prepared, g.contiguous(), found,
     )  # fmt: skip
-    runs = _runs(plan.inputs, plan.in_mv, plan.in_s)
+    runs = _runs(plan)
     if runs is None:
-        return out.t()
-    back = g.new_empty(items, width)
-    _call(g, "columns_to_rows", items, BLOCK, width, items, width, len(runs), runs, out, back)
-    return back
+        return found
+    out = torch.empty_like(found)
+    _call(g, "reorder_back", items, BLOCK, width, width, len(runs), runs, found, out)
+    return out
 
 
 class WeightGradients:
@@ -156,17 +149,13 @@ class WeightGradients:
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
         """The gradient of map i: x went in, g is the gradient of what came out."""
-        plan, items, x_FT, g_FT = (
-            self.plans[i],
-            x.shape[0],
-            _standard(x, self.plans[i]),
-            _columns(g),
-        )
+        plan, items, x, g = self.plans[i], x.shape[0], _standard(x, self.plans[i]), g.contiguous()
         inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
-        first = torch.mm(g_FT[:outputs], x_FT[:inputs].t())
+        first = torch.mm(g[:, :outputs].t(), x[:, :inputs])
+        units = (MAPS - 1) * -(-plan.out_mv // (PANEL // 2)) + -(-outputs // 64)
         _call(
-            x, "linear_weights", -(-outputs // 4), 1, items * plan.in_mv,
-            items, *_sizes(plan), plan.bias, x_FT, g_FT, first, self.parts[i],
+            x, "linear_weights", units, 1, 32 * items,
+            items, *_sizes(plan), plan.bias, x, g, first, self.parts[i],
         )  # fmt: skip
 
     def collect(self) -> Tensor:
@@ -174,18 +163,18 @@ class WeightGradients:
         return self.found
 
 
-def _reached(raw_FT: Tensor, plan: LinearPlan, heads: Heads) -> tuple[Tensor, Tensor]:
-    """The scalars and multivectors (16, C, T) of all heads that a re-inserted channel reaches."""
+def _reached(raw: Tensor, plan: LinearPlan, heads: Heads) -> tuple[Tensor, Tensor]:
+    """The scalars and multivectors (T, 16, C) of all heads that a re-inserted channel reaches."""
     total = heads.queries + 2 * heads.keys
-    mv = raw_FT[total * heads.s :].view(BLADES, total * heads.mv, -1)
-    return raw_FT[: plan.out_s], mv[:, : plan.out_mv]
+    mv = raw[:, total * heads.s :].view(-1, BLADES, total * heads.mv)
+    return raw[:, : plan.out_s], mv[:, :, : plan.out_mv]
 
 
 def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads) -> Tensor:
-    more = linear(x, prepared, plan).t()
-    s, mv = _reached(y.t(), plan, heads)
-    s += more[: plan.out_s]
-    mv += more[plan.out_s :].view_as(mv)
+    more = linear(x, prepared, plan)
+    s, mv = _reached(y, plan, heads)
+    s += more[:, : plan.out_s]
+    mv += more[:, plan.out_s :].view_as(mv)
     return y
 
 
@@ -193,8 +182,8 @@ def reinsert_input_gradient(
     g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
 ) -> tuple[Tensor, Tensor]:
     """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
-    s, mv = _reached(_columns(g), plan, heads)
-    part = torch.cat([s, mv.reshape(-1, s.shape[1])]).t()
+    s, mv = _reached(g, plan, heads)
+    part = torch.cat([s, mv.flatten(1)], dim=1)
     return linear_input_gradient(part, prepared, plan, len(plan.inputs)), part
 
 
@@ -206,13 +195,13 @@ def normed_width(sizes: Sizes) -> int:
 def norm(
     x: Tensor, delta: Tensor, sizes: Sizes, epsilon: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    items, x_FT = x.shape[0], _columns(x)
-    new, y, stat = torch.empty_like(x_FT), torch.empty_like(x_FT), x.new_empty(items, 2)
+    items, x = x.shape[0], x.contiguous()
+    new, y, stat = torch.empty_like(x), torch.empty_like(x), x.new_empty(items, 2)
     _call(
         x, "norm_forward", items, BLOCK, x.shape[1],
-        items, sizes.mv, sizes.s, epsilon, x_FT, _columns(delta), new, y, stat,
+        sizes.mv, sizes.s, epsilon, x, delta.contiguous(), new, y, stat,
     )  # fmt: skip
-    return new.t(), y.t(), stat
+    return new, y, stat
 
 
 def norm_backward(
@@ -223,19 +212,19 @@ def norm_backward(
     sizes: Sizes,
     delta_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    items, y_FT = y.shape[0], _columns(y)
-    out = torch.empty_like(y_FT)
+    y = y.contiguous()
+    out = torch.empty_like(y)
     _call(
-        y, "norm_backward", items, BLOCK, y.shape[1], items, sizes.mv, sizes.s,
-        None if g_new is None else _columns(g_new), _columns(g_y), y_FT, stat, out,
+        y, "norm_backward", y.shape[0], BLOCK, y.shape[1], sizes.mv, sizes.s,
+        None if g_new is None else g_new.contiguous(), g_y.contiguous(), y, stat, out,
     )  # fmt: skip
-    return out.t(), y.new_empty(0)
+    return out, y.new_empty(0)
 
 
 def _head_arguments(
     raw: Tensor, heads: Heads, weights: list[Tensor | None], epsilon: float
 ) -> tuple[Any, ...]:
-    sizes = raw.shape[0], heads.queries, heads.keys, heads.mv, heads.s, heads.features, heads.aware
+    sizes = heads.queries, heads.keys, heads.mv, heads.s, heads.features, heads.aware
     return (*sizes, epsilon, *(None if w is None else w.to(raw.dtype).exp() for w in weights))
 
 
@@ -247,7 +236,7 @@ def features(
     k = raw.new_empty(items, heads.keys, heads.features)
     v = raw.new_empty(items, heads.keys, heads.values)
     given = _head_arguments(raw, heads, weights, epsilon)
-    _call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, _columns(raw), q, k, v)
+    _call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, raw.contiguous(), q, k, v)
     return q, k, v
 
 
@@ -260,15 +249,15 @@ def features_backward(
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    items, raw_FT = raw.shape[0], _columns(raw)
-    out = torch.empty_like(raw_FT)
+    items, raw = raw.shape[0], raw.contiguous()
+    out = torch.empty_like(raw)
     parts = raw.new_empty(-(-items // BLOCK), heads.queries * (heads.mv + 2))
     given = _head_arguments(raw, heads, weights, epsilon)
     _call(
-        raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw_FT,
+        raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw,
         g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, parts,
     )  # fmt: skip
-    return out.t(), parts.sum(0)
+    return out, parts.sum(0)
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
@@ -312,71 +301,41 @@ def _attention_arguments(
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
-    out = p.new_empty(sizes.s + 2 * BLADES * channels, items)
+    out = p.new_empty(items, sizes.s + 2 * BLADES * channels)
     _call(
         p, "bilinear_forward", items, BLOCK, p.shape[1],
-        items, channels, sizes.s, _columns(p), _columns(y), reference.contiguous(), out,
+        channels, sizes.s, p.contiguous(), y.contiguous(), reference.contiguous(), out,
     )  # fmt: skip
-    return out.t()
+    return out
 
 
 def bilinear_backward(
     p: Tensor, y: Tensor, reference: Tensor, g: Tensor, sizes: Sizes, needs_reference: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
-    p_FT, g_FT = _columns(p), _columns(g)
-    g_p, out = torch.empty_like(p_FT), torch.empty_like(g_FT)
-    g_ref = p.new_empty(channels, items) if needs_reference else None
+    items, channels, p, g = p.shape[0], p.shape[1] // (4 * BLADES), p.contiguous(), g.contiguous()
+    g_p, out, g_ref = torch.empty_like(p), torch.empty_like(g), p.new_empty(items * needs_reference)
     _call(
-        p, "bilinear_backward", items, BLOCK, p.shape[1], items, channels, sizes.s,
-        p_FT, _columns(y), reference.contiguous(), g_FT, g_p, out, g_ref,
+        p, "bilinear_backward", items, BLOCK, p.shape[1], channels, sizes.s,
+        p, y.contiguous(), reference.contiguous(), g, g_p, out, g_ref if needs_reference else None,
     )  # fmt: skip
-    return g_p.t(), out.t(), p.new_empty(0) if g_ref is None else g_ref.sum(0)
-
-
-_GATES = (
-    (lambda x: F.gelu(x, approximate="tanh"), F.gelu),
-    (F.relu, F.relu),
-    (torch.sigmoid, torch.sigmoid),
-)
-
-
-def _gate_gradients(activation: int, x: Tensor, g: Tensor, is_gate: bool) -> Tensor:
-    aten = torch.ops.aten
-    if activation == 0:
-        return aten.gelu_backward(g, x, approximate="tanh" if is_gate else "none")  # type: ignore[no-any-return]
-    if activation == 1:
-        return torch.where(x > 0, g, 0)
-    return aten.sigmoid_backward(g, x.sigmoid())  # type: ignore[no-any-return]
+    return g_p, out, g_ref
 
 
 def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
-    items, x_FT = x.shape[0], _columns(x)
-    s, mv = x_FT.split([sizes.s, BLADES * sizes.mv])
-    out = torch.empty_like(x_FT)
-    of_mv, of_s = _GATES[activation]
-    out[: sizes.s] = of_s(s)
+    x = x.contiguous()
+    out = torch.empty_like(x)
     _call(
-        x, "gate_forward", items, BLOCK, mv.shape[0],
-        items, sizes.mv, of_mv(mv[: sizes.mv]), mv, out[sizes.s :],
+        x, "gate_forward", x.shape[0], BLOCK, 4 * x.shape[1],
+        sizes.mv, sizes.s, activation, x, out,
     )  # fmt: skip
-    return out.t()
+    return out
 
 
 def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
-    items, x_FT, g_FT = x.shape[0], _columns(x), _columns(g)
-    s, mv = x_FT.split([sizes.s, BLADES * sizes.mv])
-    g_s, g_mv = g_FT.split([sizes.s, BLADES * sizes.mv])
-    g_x, out = torch.empty_like(x_FT), torch.empty_like(x_FT)
-    of_mv, of_s = _GATES[activation]
-    first = mv[: sizes.mv]
-    dot = torch.empty_like(first)
+    x = x.contiguous()
+    g_x, out = torch.empty_like(x), torch.empty_like(x)
     _call(
-        x, "gate_backward", items, BLOCK, mv.shape[0], items, sizes.mv,
-        of_mv(first), mv, g_mv, g_x[sizes.s :], out[sizes.s :], dot,
+        x, "gate_backward", x.shape[0], BLOCK, 4 * x.shape[1],
+        sizes.mv, sizes.s, activation, x, g.contiguous(), g_x, out,
     )  # fmt: skip
-    g_x[sizes.s : sizes.s + sizes.mv] += _gate_gradients(activation, first, dot, True)
-    if sizes.s:
-        out[: sizes.s] = of_s(s)
-        g_x[: sizes.s] = _gate_gradients(activation, s, g_s, False)
-    return g_x.t(), out.t()
+    return g_x, out
