@@ -364,7 +364,10 @@ def test_the_sentences_about_the_results_are_true():
     ours = [measured("nbody-limits", "mse", recipe="nbody_ours", data_seed=k) for k in range(10)]
     assert f"seed 0 has on average an `mse` of {statistics.mean(ours):.2e}" in text
     mse, trimmed = (statistics.mean(_seeds(m, recipe="nbody_ours")) for m in ("mse", "trimmed"))
-    assert f"of the systems it is {trimmed:.2e}, so that these alone hold {1 - trimmed / mse:.0%}" in text
+    assert (
+        f"of the systems it is {trimmed:.2e}, so that these alone hold {1 - trimmed / mse:.0%}"
+        in text
+    )
     rate = measured("simulator-rate", "rate", model="gravity", workers=2)
     assert f"{rate / 1000:.0f},000 systems per second" in text
 

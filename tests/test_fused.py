@@ -679,10 +679,6 @@ def test_a_sample_does_not_depend_on_the_others(items):
 
 # ---- weights that are kept ----
 
-KEPT_TOO_LONG = pytest.mark.xfail(
-    strict=True, reason="a copy made within frozen() keeps old weights for good"
-)
-
 
 class _Counter(TorchDispatchMode):
     """How often weights were prepared."""
@@ -810,9 +806,7 @@ def test_a_copy_of_a_used_network_is_a_network_of_its_own(made):
     assert all(torch.equal(x, y) for x, y in zip(net(mv, s), expected, strict=True))
 
 
-@pytest.mark.parametrize(
-    "made", [*(pytest.param(made, marks=KEPT_TOO_LONG) for made in COPIES[:3]), _loaded]
-)
+@pytest.mark.parametrize("made", [*COPIES[:3], _loaded])
 def test_a_copy_of_a_frozen_network_is_not_frozen(made):
     net = _net()
     mv, s = _data(net, 3, 5)
@@ -823,7 +817,6 @@ def test_a_copy_of_a_frozen_network_is_not_frozen(made):
     _assert_right(other, mv, s)
 
 
-@pytest.mark.xfail(strict=True, reason="the end of the inner frozen() ends the outer one")
 def test_frozen_within_frozen_keeps_the_weights():
     net = _net()
     mv, s = _data(net, 3, 5)
@@ -996,14 +989,7 @@ def test_without_a_compiler_the_plain_layers_serve(monkeypatch):
         torch.testing.assert_close(found, x, rtol=1e-12, atol=1e-12)
 
 
-IMPATIENT = pytest.mark.xfail(
-    strict=False, reason="one failed build leaves the other killed but not waited for: a warning"
-)
-
-
-@pytest.mark.parametrize(
-    "compiler", ["/nowhere/cc", "true", pytest.param("false", marks=IMPATIENT)]
-)
+@pytest.mark.parametrize("compiler", ["/nowhere/cc", "true", "false"])
 def test_a_compiler_that_fails_is_none(compiler, monkeypatch):
     monkeypatch.setenv("CC", compiler)
     assert c_kernels.library.__wrapped__() is None
@@ -1053,12 +1039,9 @@ PIECES = [
     "center", "s", "join_reference", "attention_mask", "blocks.0.attention.qkv.weight",
     "blocks.1.attention.attention.log_beta", "linear_out.weight",
 ]  # fmt: skip
-UNSEEN = pytest.mark.xfail(
-    strict=True, reason="obstacle() looks at mv and linear_in.weight alone for wrapped tensors"
-)
 
 
-@pytest.mark.parametrize("name", ["center", *(pytest.param(x, marks=UNSEEN) for x in PIECES[1:])])
+@pytest.mark.parametrize("name", PIECES)
 @_exact_attention()
 def test_a_network_can_be_mapped_over_any_one_of_its_inputs(name):
     net = _net()
@@ -1214,22 +1197,6 @@ def test_a_map_by_itself_is_the_linear_layer(sizes, items):
     gradients = (torch.autograd.grad(x, leaves, outer, **options) for x in (found, expected))
     for x, y in zip(*gradients, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("sizes", SIZES)
-def test_the_blocks_that_are_not_zero_are_the_linear_layer(sizes, bias):
-    layer, plan = _layer(*sizes, bias), rows.linear_plan(*sizes, bias=bias)
-    blocks = rows.blocks_of(_gathered(rows.block_table(plan), _theta(layer)), plan)
-    in_mv, _, in_s, out_s = sizes
-    mv, s = torch.randn(7, in_mv, BLADES).double(), torch.randn(7, in_s).double()
-    x_FT, pairs = rows.to_rows(mv, s).t(), BLADES // 2
-    first = blocks.first @ x_FT[: in_s + in_mv] + blocks.bias[:, None]
-    parts = x_FT[in_s:].view(BLADES, in_mv, 7)
-    out = torch.cat([first[out_s:].unsqueeze(0), torch.bmm(blocks.keep, parts[1:])])
-    out[pairs:] += torch.bmm(blocks.shift, parts[:pairs])
-    found = torch.cat([first[:out_s], out.flatten(0, 1)]).t()
-    torch.testing.assert_close(found, rows.to_rows(*layer(mv, s)), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("form", ["product", "join"])

@@ -7,12 +7,14 @@ ordinary inputs; a tracer gets a fresh one, which it folds into its graph.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _cache: dict[tuple[object, torch.dtype, torch.device], Tensor] = {}
 
 
@@ -24,6 +26,12 @@ def constant(values: object, like: Tensor) -> Tensor:
 def indices(values: tuple[int, ...], like: Tensor) -> Tensor:
     """Integers for index_select on the device of `like`."""
     return _make(values, torch.int64, like)
+
+
+def traced_as_constant(function: Function) -> Function:
+    """Compilers call the function once and keep the result. (torch's own decorator would import the compiler at once.)"""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 def is_wrapped(x: Tensor) -> bool:

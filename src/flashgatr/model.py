@@ -289,6 +289,7 @@ class GATr(nn.Module):
             and sets.is_plain
             and self.item_axes == 1
             and 0 < mv.shape[-3] * c.in_mv_channels <= fused.SMALL_SAMPLE
+            and c.out_mv_channels > 0
             and mv.dtype == torch.float32
             and isinstance(join_reference, str)
             and join_reference == "data"

@@ -57,7 +57,9 @@ def _paths() -> list[tuple[str, str]]:
         weight = torch.zeros((), device=device)
         obstacle = paths.obstacle(weight, weight, 1)
         kernels = {"cpu": "fused, C", "cuda": "fused, Triton"}[device]
-        found.append((f"kernels on {device}", kernels if obstacle is None else f"plain: {obstacle}"))
+        found.append(
+            (f"kernels on {device}", kernels if obstacle is None else f"plain: {obstacle}")
+        )
     if "cuda" in devices:
         q = torch.zeros(1, 2, 1, 8, device="cuda", dtype=torch.bfloat16)
         fits = attend.cudnn_fits(q, q, q)

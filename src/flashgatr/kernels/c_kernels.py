@@ -955,6 +955,7 @@ def _build(
     finally:
         for process in running:
             process.kill()
+            process.wait()
 
 
 def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dtype, Path] | None:

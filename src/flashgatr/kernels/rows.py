@@ -24,7 +24,6 @@ from ..nn.linear import MAPS, SCALES, EquiLinear
 
 ORDER = EUCLIDEAN + NULL
 """Blades in the order of a row."""
-PAIRS = len(EUCLIDEAN)
 ATTENDED = (*(i for i in EUCLIDEAN if i != E123), E123, *POINT)
 """Blades that distance-aware attention reads from queries and keys."""
 ALIGN = 8
@@ -188,50 +187,6 @@ def dense_table(plan: LinearPlan) -> Tensor:
         table[-1, bias_mv] = (starts[4] + channel_o[0, bias_mv]) * _SHIFT + _ONE
         table[-1, bias_s] = (starts[5] + channel_o[0, bias_s]) * _SHIFT + _ONE
     return table.int()
-
-
-@functools.lru_cache(maxsize=256)
-def block_table(plan: LinearPlan) -> Tensor:
-    """Entries of the blocks that are not zero, for rows in standard order: see `blocks_of`."""
-    so, co, si, ci = plan.out_s, plan.out_mv, plan.in_s, plan.in_mv
-    table = dense_table(linear_plan(ci, co, si, so, bias=plan.bias)).long()
-
-    def block(source: int, target: int) -> Tensor:
-        """(C_out, C_in) from one blade to another, counted in the order of rows."""
-        rows = slice(si + source * ci, si + (source + 1) * ci)
-        return table[rows, so + target * co : so + (target + 1) * co].t()
-
-    first = table[: si + ci, : so + co].t()
-    keep = [block(p, p) for p in range(1, BLADES)]
-    shift = [block(p, p + PAIRS) for p in range(PAIRS)]
-    parts = [first, table[-1, : so + co], *keep, *shift]
-    return torch.cat([x.reshape(-1) for x in parts]).int()
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The blocks of a linear map that are not zero."""
-
-    first: Tensor
-    """(S_out + C_out, S_in + C_in): scalars and scalar parts."""
-    bias: Tensor
-    keep: Tensor
-    """(15, C_out, C_in): every other blade to itself."""
-    shift: Tensor
-    """(8, C_out, C_in): blades without e0 to e0 times themselves."""
-
-
-def blocks_of(flat: Tensor, plan: LinearPlan) -> Blocks:
-    so, co, si, ci = plan.out_s, plan.out_mv, plan.in_s, plan.in_mv
-    first, bias, keep, shift = flat.split(
-        [(so + co) * (si + ci), so + co, (BLADES - 1) * co * ci, PAIRS * co * ci]
-    )
-    return Blocks(
-        first.view(so + co, si + ci),
-        bias,
-        keep.view(BLADES - 1, co, ci),
-        shift.view(PAIRS, co, ci),
-    )
 
 
 @functools.lru_cache(maxsize=256)

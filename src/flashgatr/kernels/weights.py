@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..constants import traced_as_constant
 from . import gpu
 from .plan import BACKENDS, backend, layers_of, linear_plans
 from .rows import parameters_of
@@ -45,7 +46,7 @@ def _(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
     return first.new_empty(sum(prepared_sizes(plan, first.device.type)), dtype=dtype)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@traced_as_constant
 def prepared_sizes(plan: str, device: str) -> list[int]:
     return [BACKENDS[device].prepared_size(p) for p in linear_plans(plan, device)]
 
@@ -58,7 +59,7 @@ class Weights:
     """
 
     def __init__(self) -> None:
-        self.is_frozen = False
+        self._depth = 0
         self._kept: dict[tuple[object, ...], Tensor] = {}
         self._ahead: tuple[Tensor, torch.cuda.Event] | None = None
 
@@ -70,8 +71,14 @@ class Weights:
             side.kept.append(self._ahead[0])
 
     def freeze(self, frozen: bool) -> None:
-        self.is_frozen = frozen
-        self._kept.clear()
+        """May be nested; the outermost end lets go."""
+        self._depth += 1 if frozen else -1
+        if not self._depth:
+            self._kept.clear()
+
+    def __reduce__(self) -> tuple[type[Weights], tuple[()]]:
+        """A copy of a network has its own parameters: it starts with nothing kept."""
+        return Weights, ()
 
     def get(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> list[Tensor]:
         """One tensor per linear map."""
@@ -85,7 +92,7 @@ class Weights:
 
     def _prepared(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
         with torch.no_grad():
-            if not self.is_frozen or torch.compiler.is_compiling():
+            if not self._depth or torch.compiler.is_compiling():
                 return prepare([p.detach() for p in parameters], plan, dtype)  # type: ignore[no-any-return]
             key = (plan, dtype, parameters[0].device)
             if key not in self._kept:
