@@ -1088,7 +1088,6 @@ def test_functional_gradients_per_sample_equal_a_loop():
             torch.testing.assert_close(found[name][i], expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.xfail(strict=True, reason="the operators' backward passes have no rule for vmap")
 @_exact_attention()
 def test_a_vectorised_jacobian_equals_the_loop():
     net = _net()

@@ -41,6 +41,13 @@ def is_wrapped(x: Tensor) -> bool:
     return torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
+def is_transformed() -> bool:
+    """Whether a transform of torch.func is under way, whatever it transforms."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _make(values: Any, dtype: torch.dtype, like: Tensor) -> Tensor:
     if torch.compiler.is_compiling() or type(like) not in (Tensor, Parameter):
         return torch.tensor(values, dtype=dtype, device=like.device)

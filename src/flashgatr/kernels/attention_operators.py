@@ -154,7 +154,7 @@ def _qkv_grad(ctx: Any, g_q: Tensor, g_k: Tensor, g_v: Tensor, _: Any) -> Any:
         like=y,
     )
     logs, parameters = rest[: len(ctx.log_kinds)], rest[len(ctx.log_kinds) :]
-    if torch.is_grad_enabled():
+    if reference.is_wanted(g_q, g_k, g_v):
         return _qkv_grad_recorded(ctx, (g_q, g_k, g_v), y, extra, logs, parameters)
     g_y, g_extra, g_theta, g_logs = qkv_backward(
         g_q, g_k, g_v, y, extra, raw, prepared, prepared_extra, logs, ctx.terms, ctx.plan
@@ -233,7 +233,7 @@ def _small_setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _small_grad(ctx: Any, g: Tensor) -> Any:
-    if torch.is_grad_enabled():
+    if reference.is_wanted(g):
 
         def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
             return (reference.small_attention(q, k, v, ctx.items, ctx.scale),)

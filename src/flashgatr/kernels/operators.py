@@ -60,7 +60,7 @@ def _norm_setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _norm_grad(ctx: Any, g_new: Tensor | None, g_y: Tensor | None, g_stat: Tensor | None) -> Any:
     y, stat = ctx.saved_tensors
-    if torch.is_grad_enabled() or g_y is None or g_stat is not None:
+    if reference.is_wanted(g_new, g_y) or g_y is None or g_stat is not None:
         g_x = reference.norm_gradient(g_new, g_y, g_stat, y, stat, read_plan(ctx.plan))
         return g_x, g_x.to(ctx.delta_dtype), None, None
     g_x, low = norm_backward(g_new, g_y, y, stat, ctx.plan, ctx.delta_dtype)
@@ -110,7 +110,7 @@ def _linear_setup(ctx: Any, inputs: Any, output: Any) -> None:
 
 def _linear_grad(ctx: Any, g: Tensor) -> Any:
     x, prepared, *parameters = ctx.saved_tensors
-    if torch.is_grad_enabled():
+    if reference.is_wanted(g):
         plan = linear_plans(ctx.plan, x.device.type)[ctx.which]
 
         def forward(x: Tensor, *parameters: Tensor) -> tuple[Tensor]:
@@ -226,7 +226,7 @@ def _mlp_grad(ctx: Any, g: Tensor | None, *_: Any) -> Any:
     count = len(rest) - len(ctx.kinds)
     prepared, parameters = rest[:count], rest[count:]
     nothing = [None] * count
-    if torch.is_grad_enabled():
+    if reference.is_wanted(g):
         plans = linear_plans(ctx.plan, y.device.type)[INPUTS : LAST + 1]
 
         def forward(y: Tensor, join_reference: Tensor, *parameters: Tensor) -> tuple[Tensor]:

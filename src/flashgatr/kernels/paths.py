@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ..constants import traced_as_constant
+from ..constants import is_transformed, traced_as_constant
 from . import c_kernels, cpu
 
 _plain = os.environ.get("FLASHGATR_KERNELS") == "plain"
@@ -36,7 +36,7 @@ def obstacle(x: Tensor, parameter: Tensor, features: int) -> str | None:
     """Why the fused operators cannot serve a network with this parameter on this input; None if they can."""
     if _plain:
         return "plain kernels were asked for"
-    if _is_transformed():
+    if is_transformed():
         return "torch.func transforms see through plain operations only"
     device = x.device.type
     dtype = compute_dtype(parameter)
@@ -45,13 +45,6 @@ def obstacle(x: Tensor, parameter: Tensor, features: int) -> str | None:
     if device == "cpu":
         return _cpu_obstacle(dtype, features)
     return f"there are no kernels for {device}"
-
-
-def _is_transformed() -> bool:
-    """Whether a transform of torch.func is under way, whatever it transforms."""
-    if torch.compiler.is_compiling():
-        return False  # a compiler sees through the transform
-    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def compute_dtype(parameter: Tensor) -> torch.dtype:

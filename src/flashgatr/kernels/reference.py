@@ -1,7 +1,7 @@
 """The operators of `fused` in plain torch: what they mean, and how they are differentiated more than once.
 
 Rows as everywhere in this folder; every step is an ordinary operation, so that torch can differentiate it as often as it
-likes. When a backward pass is itself recorded (`create_graph=True`), the operators' own gradients step aside for these.
+likes. When a backward pass is itself recorded (`create_graph=True`) or mapped, the operators' own gradients step aside for these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..algebra import BLADES, E123, EUCLIDEAN, POINT
-from ..constants import indices
+from ..constants import indices, is_transformed
 from ..nn.norm import ACTIVATIONS
 from ..versors import SHIFT
 from . import bilinear
@@ -22,6 +22,14 @@ from .rows import FACTORS, ORDER, LinearPlan, dense_table, linear_plan
 
 if TYPE_CHECKING:
     from .plan import BlockPlan, Heads, Sizes
+
+
+def is_wanted(*given: Tensor | None) -> bool:
+    """Whether a backward pass is recorded (to be differentiated again), or mapped over many of the given gradients."""
+    if torch.is_grad_enabled() or is_transformed():
+        return True
+    mapped = torch._C._functorch.is_legacy_batchedtensor
+    return not torch.compiler.is_compiling() and any(g is not None and mapped(g) for g in given)
 
 
 def gradients(
@@ -81,9 +89,9 @@ def norm_gradient(
     """
     c, s = plan.mv, plan.s
     width, wide = plan.sizes.width, stat.dtype
-    y = y[:, :width].to(wide)
+    y = y.narrow(1, 0, width).to(wide)
     y_s, y_mv = y.split([s, width - s], dim=1)
-    g = torch.zeros_like(y) if g_y is None else g_y[:, :width].to(wide)
+    g = torch.zeros_like(y) if g_y is None else g_y.narrow(1, 0, width).to(wide)
     g_s, g_mv = g.split([s, width - s], dim=1)
     r, deviation = stat[:, :1], stat[:, 1:]
     seen = torch.cat([y_mv[:, : width - s >> 1], y_mv.new_zeros(y_mv.shape[0], width - s >> 1)], 1)

@@ -3,9 +3,9 @@
 One item is one row: its scalars, then its multivectors, blade by blade, channels innermost. The blades come in the order
 1 e1 e2 e3 e12 e13 e23 e123, then e0 times each of these, so that the half which the norm sees is in one piece.
 
-An equivariant linear map on rows is one matrix, most of it zero and the rest repeated. A `Table` says for every entry of
-that matrix (or of the blocks that are not zero) which parameter it copies, and with which factor: "prepared weights" are
-one gather, and the gradient of the parameters is its transpose.
+An equivariant linear map on rows is one matrix, most of it zero and the rest repeated. `dense_table` says for every entry
+of that matrix which parameter it copies, and with which factor: "prepared weights" are one gather, and the gradient of
+the parameters is its transpose.
 
 Shapes: T items, C multivector and S scalar channels; x_TF with F = S + 16 C.
 """
