@@ -432,24 +432,26 @@ class _Parts:
 
         return call, [p for i in which for p in self.groups[i]]
 
-    def norm(self):
-        return lambda x, d: fused.norm(x, d, self.text, self.dtype)[:2], [self.x, self.delta]
-
-    def norm_with_statistics(self):
-        return lambda x, d: fused.norm(x, d, self.text, self.dtype), [self.x, self.delta]
-
-    def qkv(self):
+    def queries(self, keep=(0, 3, 4, 5)):
+        """The residual stream, and queries, keys and values; or whatever else of the operator's outputs."""
         logs = len(self.logs)
         reinserts = self.extra is not None
 
-        def call(groups, prepared, y, *rest):
+        def call(groups, prepared, x, delta, *rest):
             extra = rest[logs] if reinserts else None
-            more = (prepared[5], groups[1] + groups[5]) if reinserts else (None, groups[1])
-            given = y, extra, prepared[1], *more, list(rest[:logs]), self.terms, self.text
-            return fused.qkv(*given)[:3]
+            used = [1, 5] if reinserts else [1]
+            parameters = [p for i in used for p in groups[i]]
+            maps = [prepared[i] for i in used]
+            given = x, delta, extra, maps, parameters, list(rest[:logs]), self.terms, self.text
+            found = fused.queries(*given)
+            return tuple(found[i] for i in keep)
 
         call, parameters = self.with_parameters([1, 5] if reinserts else [1], call)
-        return call, [self.x, *self.logs, *([self.extra] if reinserts else []), *parameters]
+        extra = [self.extra] if reinserts else []
+        return call, [self.x, self.delta, *self.logs, *extra, *parameters]
+
+    def queries_with_rows(self):
+        return self.queries(keep=range(6))
 
     def linear(self):
         def call(groups, prepared, x):
@@ -458,13 +460,21 @@ class _Parts:
         call, parameters = self.with_parameters([0], call)
         return call, [self.attended, *parameters]
 
-    def mlp(self):
-        def call(groups, prepared, y, reference):
-            parameters = [p for group in groups[2:5] for p in group]
-            return fused.mlp(y, reference, prepared[2:5], parameters, self.text)[0]
+    def update(self, keep=(0, 3)):
+        """The residual stream, and what the MLP adds to it; or whatever else of the operator's outputs."""
+        used = [0, 2, 3, 4]
 
-        call, parameters = self.with_parameters([2, 3, 4], call)
-        return call, [self.x, self.reference, *parameters]
+        def call(groups, prepared, x, attended, reference):
+            parameters = [p for i in used for p in groups[i]]
+            maps = [prepared[i] for i in used]
+            found = fused.update(x, attended, reference, maps, parameters, self.text)
+            return tuple(found[i] for i in keep)
+
+        call, parameters = self.with_parameters(used, call)
+        return call, [self.x, self.attended, self.reference, *parameters]
+
+    def update_with_rows(self):
+        return self.update(keep=range(4))
 
     def small_attention(self, sets=1):
         heads, total = self.heads, self.x.shape[0]
@@ -476,7 +486,9 @@ class _Parts:
 
 
 TINY = dict(hidden_mv_channels=2, hidden_s_channels=3, attention_width=1, learned_weights="all")
-OPERATORS = ["norm", "norm_with_statistics", "qkv", "linear", "mlp", "small_attention"]
+OPERATORS = [
+    "queries", "queries_with_rows", "linear", "update", "update_with_rows", "small_attention",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -492,12 +504,16 @@ def test_first_and_second_derivatives_of_an_operator(name, options):
     assert gradgradcheck(call, tensors, fast_mode=True)
 
 
-def test_statistics_of_the_norm_are_not_needed_for_a_gradient():
-    """Of the operator's three outputs, any may be left out of a loss."""
-    call, tensors = _Parts(**TINY).norm_with_statistics()
-    tensors = [x.requires_grad_() for x in tensors]
-    for keep in range(3):
-        assert gradcheck(lambda *x, keep=keep: call(*x)[keep], tensors, fast_mode=True)
+@pytest.mark.parametrize(("name", "outputs"), [("queries", 6), ("update", 4)])
+def test_any_output_of_an_operator_may_be_left_out_of_a_loss(name, outputs):
+    for keep in range(outputs):
+        call, tensors = getattr(_Parts(**TINY), name)(keep=(keep,))
+        tensors = [x.requires_grad_() for x in tensors]
+        used = [x for x in torch.autograd.grad(
+            call(*tensors)[0].sum(), tensors, allow_unused=True
+        ) if x is not None]  # fmt: skip
+        assert used
+        assert gradcheck(lambda *x, call=call: call(*x)[0], tensors, fast_mode=True)
 
 
 def _operator_calls():
@@ -512,43 +528,38 @@ def _operator_calls():
         for x in (parts.x, parts.delta, parts.attended, parts.reference, parts.extra)
     )
     logs = [x.clone().requires_grad_() for x in parts.logs]
-    mlp_parameters = [p for group in groups[2:5] for p in group]
+    first, second = [1, 5], [0, 2, 3, 4]
+    theirs = extra, [prepared[i] for i in first], [p for i in first for p in groups[i]], logs
+    given = [prepared[i] for i in second], [p for i in second for p in groups[i]], text
     with torch.no_grad():
-        _, y, stat = fused.norm(x, delta, text, dtype)
-        theirs = groups[1] + groups[5]
-        given = extra, prepared[1], prepared[5], theirs, logs, parts.terms, text
-        q, k, v, raw = fused.qkv(y, *given)
-        _, projected, wide = fused.mlp(y, reference, prepared[2:5], mlp_parameters, text)
-    y_grown, (q_grown, k_grown, v_grown) = (
-        y.clone().requires_grad_(),
-        (x.clone().requires_grad_() for x in (q, k, v)),
-    )
-    g = torch.randn_like(y)
+        _, y, stat, q, k, v, raw = fused.queries(x, delta, *theirs, parts.terms, text)
+        _, _, _, _, projected, wide = fused.update(x, attended, reference, *given)
+    q_grown, k_grown, v_grown = (x.clone().requires_grad_() for x in (q, k, v))
+    g, g_x, g_y = torch.randn_like(delta), torch.randn_like(x), torch.randn_like(y)
     extra_0, logs_0 = extra.detach(), [x.detach() for x in logs]
     outer = torch.randn(4, heads.queries, heads.values)
+    found = attended.detach(), reference.detach(), y, stat, projected, wide
     return {
         "prepare": (flat, text, dtype),
-        "norm": (x, delta, text, dtype),
-        "norm_backward": (g, g, y, stat, text, dtype),
-        "qkv": (y_grown, *given),
-        "qkv_backward": (
-            *map(torch.randn_like, (q, k, v)), y, extra_0, raw, prepared[1], prepared[5], logs_0,
+        "queries": (x, delta, *theirs, parts.terms, text),
+        "queries_backward": (
+            g_x, g_y, *map(torch.randn_like, (q, k, v)), y, stat, extra_0, raw, theirs[1], logs_0,
             parts.terms, text,
         ),
         "small_attention": (q_grown, k_grown, v_grown, 2, 0.3),
         "small_attention_backward": (q, k, v, outer, 2, 0.3),
         "linear": (attended, prepared[0], groups[0], text, 0),
         "linear_backward": (g, attended.detach(), prepared[0], text, 0),
-        "mlp": (y_grown, reference, prepared[2:5], mlp_parameters, text),
-        "mlp_backward": (g, y, reference.detach(), projected, wide, prepared[2:5], text, True),
+        "update": (x, attended, reference, *given),
+        "update_backward": (g_x, g_y, g, *found, given[0], text, True),
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "prepare", "norm", "norm_backward", "qkv", "qkv_backward", "small_attention",
-        "small_attention_backward", "linear", "linear_backward", "mlp", "mlp_backward",
+        "prepare", "queries", "queries_backward", "small_attention", "small_attention_backward",
+        "linear", "linear_backward", "update", "update_backward",
     ],
 )  # fmt: skip
 def test_an_operator_is_registered_correctly(name):

@@ -22,7 +22,7 @@ import struct
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,7 +47,8 @@ _FLAGS = (
 )  # fmt: skip
 _X86_FLAGS = ("-mprefer-vector-width=512",)  # else gcc keeps to half of a vector register
 _TIMEOUT = 120
-_MOST_THREADS = 256
+_MOST_THREADS, _MOST_JOBS = 256, 8
+_HEAD = struct.Struct("qqq")
 _SERIAL = 1 << 14
 """Below so many numbers a call is not worth sharing between threads: waking them takes some microseconds."""
 
@@ -307,8 +308,9 @@ static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w,
 }
 
 /* Units: blocks, those of scalars and scalar parts first. */
-KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict theta, real *restrict w) {
-  PARAMETERS(const real, theta)
+KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict weight, const real *restrict s2mv,
+               const real *restrict mv2s, const real *restrict s2s, const real *restrict bias_mv,
+               const real *restrict bias_s, real *restrict w) {
   const n O = SO + CO, K = SI + CI, across = PADDED(K) / WIDE, first = PADDED(O) / WIDE * across;
   for (n u = t0; u < t1; u++) {
     real block[WIDE][WIDE] = {{0}};
@@ -777,34 +779,50 @@ KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const
   }
 }
 
+/* The first N columns of x added to those of y. */
+KERNEL add_columns(n t0, n t1, n N, n FX, n FY, const real *restrict x, real *restrict y) {
+  for (n t = t0; t < t1; t++) for (n i = 0; i < N; i++) y[t * FY + i] += x[t * FX + i];
+}
+
 /* ---- sharing a call between threads ---- */
 
 typedef union { n i; double d; void *p; } value;
 typedef void kernel(n t0, n t1, const value *a);
 typedef struct { n next, end; char apart[48]; } share;
-typedef struct { kernel *f; n step; int threads, (*me)(void); share *of; const value *a; } job;
-/* Every thread begins with its own share, which it finds in its cache if it had the same one before, then helps. */
+typedef struct { const value *jobs, *end; int threads, (*me)(void); share (*of)[MOST_THREADS]; } call;
+/* A job: its length, units and step, then kernels, each with the number of its arguments and those. The kernels run on
+   some units, then on the next. Every thread begins with its own share of a job, which it finds in its cache if it had the same
+   one before, then helps, then goes on to the next job without waiting. */
 static void work(void *p) {
-  const job *j = p;
-  const int me = j->threads > 1 ? j->me() : 0;
-  for (int v = 0; v < j->threads; v++) {
-    share *s = j->of + (me + v) % j->threads;
-    for (n t; (t = __atomic_fetch_add(&s->next, j->step, __ATOMIC_RELAXED)) < s->end;)
-      j->f(t, t + j->step < s->end ? t + j->step : s->end, j->a);
+  const call *c = p;
+  const int me = c->threads > 1 ? c->me() : 0;
+  share(*of)[MOST_THREADS] = c->of;
+  for (const value *job = c->jobs, *end; job < c->end; job = end, of++) {
+    const n step = job[2].i;
+    end = job + job[0].i;
+    for (int v = 0; v < c->threads; v++) {
+      share *s = *of + (me + v) % c->threads;
+      for (n t; (t = __atomic_fetch_add(&s->next, step, __ATOMIC_RELAXED)) < s->end;)
+        for (const value *k = job + 3; k < end; k += 2 + k[1].i)
+          ((kernel *)k[0].p)(t, t + step < s->end ? t + step : s->end, k + 2);
+    }
   }
 }
-/* `parallel` and `me` are OpenMP's: the one runs work(&j) in so many threads, the other counts them. */
-void flashgatr_run(kernel *f, n units, n step, int threads,
-                   void (*parallel)(void (*)(void *), void *, unsigned, unsigned), int (*me)(void), const value *a) {
-  share of[MOST_THREADS];
+/* `parallel` and `me` are OpenMP's: the one runs work(&c) in so many threads, the other counts them. */
+void flashgatr_run(const value *jobs, n length, int threads,
+                   void (*parallel)(void (*)(void *), void *, unsigned, unsigned), int (*me)(void)) {
+  share of[MOST_JOBS][MOST_THREADS];
   if (threads > MOST_THREADS) threads = MOST_THREADS;
-  const n steps = (units + step - 1) / step;
-  for (int v = 0; v < threads; v++) {
-    of[v].next = steps * v / threads * step;
-    of[v].end = v == threads - 1 ? units : steps * (v + 1) / threads * step;
+  n i = 0;
+  for (const value *job = jobs; job < jobs + length; job += job[0].i, i++) {
+    const n units = job[1].i, step = job[2].i, steps = (units + step - 1) / step;
+    for (int v = 0; v < threads; v++) {
+      of[i][v].next = steps * v / threads * step;
+      of[i][v].end = v == threads - 1 ? units : steps * (v + 1) / threads * step;
+    }
   }
-  job j = {f, step, threads, me, of, a};
-  if (threads > 1) parallel(work, &j, threads, 0); else work(&j);
+  call c = {jobs, jobs + length, threads, me, of};
+  if (threads > 1) parallel(work, &c, threads, 0); else work(&c);
 }
 """
 _KERNEL = re.compile(r"^KERNEL (\w+)\(n t0, n t1, (.*?)\) \{", re.MULTILINE | re.DOTALL)
@@ -853,6 +871,7 @@ def _source(real: str) -> str:
         f"#define MOST {SMALL_SET}",
         f"#define MOST_FEATURES {MOST_FEATURES}",
         f"#define MOST_THREADS {_MOST_THREADS}",
+        f"#define MOST_JOBS {_MOST_JOBS}",
         *(f"#define P{axis} {ORDER.index(i)}" for axis, i in zip("XYZ", POINT, strict=True)),
         f"static const int GRADE[] = {{{', '.join(map(str, grades))}}};",
         f"static const real SCALE[] = {{{', '.join(map(repr, SCALES))}}};",
@@ -867,6 +886,15 @@ def _source(real: str) -> str:
     return "\n".join([*head, _SOURCE.replace("\nFORMS\n", f"\n{forms}\n"), *calls, ""])
 
 
+class Job(NamedTuple):
+    """Kernels (packed) to be run one after the other on units 0 to `units`, `step` at a time; each unit costs so many numbers."""
+
+    kernels: bytes
+    units: int
+    step: int
+    cost: int
+
+
 class Library:
     """The kernels of one dtype."""
 
@@ -874,24 +902,38 @@ class Library:
         self._library = ctypes.CDLL(str(path))
         self._run = self._library.flashgatr_run
         pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
-        self._run.argtypes = (pointer, size, size, ctypes.c_int, pointer, pointer, ctypes.c_char_p)
+        self._run.argtypes = (ctypes.c_char_p, size, ctypes.c_int, pointer, pointer)
         self._run.restype = None
         self._kernels = {
-            name: (self._address(f"flashgatr_{name}"), struct.Struct("".join(map(_FORMAT.__getitem__, members))))
+            name: (
+                self._address(f"flashgatr_{name}"),
+                struct.Struct("Pq" + "".join(map(_FORMAT.__getitem__, members))),
+            )
             for name, members in _signatures().items()
-        }  # fmt: skip
+        }
 
     def _address(self, name: str) -> int | None:
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
 
-    def call(self, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
-        """Run a kernel on units 0 to `units`, `step` at a time; threads share it if `cost` numbers each are worth it."""
+    def packed(self, name: str, arguments: tuple[Any, ...]) -> bytes:
+        """A kernel with its arguments: where the tensors are, which are not kept."""
         address, layout = self._kernels[name]
         numbers = [x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments]
+        return layout.pack(address, len(numbers), *numbers)
+
+    def run(self, jobs: list[Job]) -> None:
+        """Run jobs that do not depend on each other; threads share them if they are worth it."""
         parallel, me = _openmp()
-        is_shared = parallel and units > step and units * cost > _SERIAL
+        is_shared = parallel and any(
+            job.units > job.step and job.units * job.cost > _SERIAL for job in jobs
+        )
         threads = torch.get_num_threads() if is_shared else 1
-        self._run(address, units, step, threads, parallel, me, layout.pack(*numbers))
+        for start in range(0, len(jobs), _MOST_JOBS):
+            program = b"".join(
+                _HEAD.pack(3 + len(job.kernels) // 8, job.units, job.step) + job.kernels
+                for job in jobs[start : start + _MOST_JOBS]
+            )
+            self._run(program, len(program) // 8, threads, parallel, me)
 
 
 _FORMAT = {"i": "q", "d": "d", "p": "P"}
@@ -908,9 +950,20 @@ def _openmp() -> tuple[int | None, int | None]:
     return parallel, me
 
 
+def _keep_freed_memory() -> None:
+    """Allocate and free 31 MiB, once.
+
+    glibc gives freed blocks of over 128 KiB back to the system, so that every step would have to ask for its memory again, page by
+    page (3,000 page faults and 7 to 10 ms a step of the n-body network on two Xeon cores). Freeing one larger block
+    raises that limit, up to 32 MiB, for good.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
+
+
 @functools.cache
 def library() -> dict[torch.dtype, Library] | None:
     """The compiled kernels by dtype, or None where nothing can be compiled."""
+    _keep_freed_memory()
     compiler = (
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     )

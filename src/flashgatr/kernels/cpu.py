@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from ..algebra import BLADES
 from ..nn.linear import MAPS
-from .c_kernels import BLOCK, MOST_FEATURES, PANEL, SMALL_SET, library
+from .c_kernels import BLOCK, MOST_FEATURES, PANEL, SMALL_SET, Job, Library, library
 from .rows import Columns, LinearPlan, columns, head_columns
 
 if TYPE_CHECKING:
@@ -39,15 +42,69 @@ def bilinear_columns(channels: int) -> Columns:
     return columns(range(4 * channels), range(0))
 
 
-def empty_rows(items: int, width: int, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty(items, width, dtype=dtype, device=like.device)
+class _Waiting(threading.local):
+    """Kernels that were called within `together` and did not run yet: all on the rows of the same items."""
+
+    is_open = False
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.program: list[bytes] = []
+        self.kept: list[tuple[Any, ...]] = []
+        self.kernels: Library | None = None
+        self.items = self.cost = 0
+
+    def run(self) -> None:
+        if self.kernels is not None:
+            self.kernels.run([Job(b"".join(self.program), self.items, BLOCK, self.cost)])
+            self.clear()
+
+
+_waiting = _Waiting()
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Within: kernels on rows run later, one after the other on a few rows that stay in the cache, threads meeting once.
+
+    What they write must not be read by anything else before the end, or before `settle`.
+    """
+    _waiting.is_open = True
+    try:
+        yield
+        _waiting.run()
+    finally:
+        _waiting.is_open = False
+        _waiting.clear()
+
+
+def settle() -> None:
+    """Run what waits."""
+    _waiting.run()
+
+
+def _kernels(dtype: torch.dtype) -> Library:
+    libraries = library()
+    assert libraries is not None
+    return libraries[dtype]
 
 
 def _call(x: Tensor, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
-    """Run the kernel of x's dtype: see `c_kernels`."""
-    libraries = library()
-    assert libraries is not None
-    libraries[x.dtype].call(name, units, step, cost, *arguments)
+    """Run the kernel of x's dtype, now or when those that wait run: see `c_kernels`."""
+    kernels = _kernels(x.dtype)
+    packed = kernels.packed(name, arguments)
+    if not _waiting.is_open or step != BLOCK:
+        settle()
+        kernels.run([Job(packed, units, step, cost)])
+        return
+    if kernels is not _waiting.kernels or units != _waiting.items:
+        settle()
+    _waiting.kernels, _waiting.items = kernels, units
+    _waiting.cost += cost
+    _waiting.program.append(packed)
+    _waiting.kept.append(arguments)
 
 
 def _sizes(plan: LinearPlan) -> tuple[int, int, int, int]:
@@ -65,15 +122,25 @@ def prepared_size(plan: LinearPlan) -> int:
     return there + _padded(inputs) * outputs + (MAPS - 1) * _padded(ci) * co
 
 
-def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) -> Tensor:
+def prepare(
+    parameters: Sequence[Tensor], plans: tuple[LinearPlan, ...], dtype: torch.dtype
+) -> Tensor:
     sizes = [prepared_size(plan) for plan in plans]
-    theta, out = theta.to(dtype), theta.new_empty(sum(sizes), dtype=dtype)
-    parts = theta.split([plan.parameters for plan in plans])
-    for plan, given, found in zip(plans, parts, out.split(sizes), strict=True):
+    out = parameters[0].new_empty(sum(sizes), dtype=dtype)
+    left = [_as(p, dtype) for p in parameters]
+    kernels, jobs, given = _kernels(dtype), [], iter(left)
+    for plan, found in zip(plans, out.split(sizes), strict=True):
+        own = [next(given) if size else None for size in plan.sizes]
         first = _padded(plan.in_s + plan.in_mv) * _padded(plan.out_s + plan.out_mv)
         units = (first + _padded(plan.in_mv) * _padded(plan.out_mv)) // PANEL**2
-        _call(out, "prepare", units, 4, PANEL**2, *_sizes(plan), plan.bias, given, found)
+        packed = kernels.packed("prepare", (*_sizes(plan), plan.bias, *own, found))
+        jobs.append(Job(packed, units, 4, PANEL**2))
+    kernels.run(jobs)
     return out
+
+
+def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
+    return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
 
 
 _known: dict[int, tuple[LinearPlan, Tensor | None]] = {}
@@ -147,19 +214,25 @@ class WeightGradients:
         self.found = like.new_empty(sum(sizes))
         self.parts = self.found.split(sizes)
 
+        self.given: list[tuple[int, Tensor, Tensor]] = []
+
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
-        """The gradient of map i: x went in, g is the gradient of what came out."""
-        plan, items, x, g = self.plans[i], x.shape[0], _standard(x, self.plans[i]), g.contiguous()
-        inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
-        first = torch.mm(g[:, :outputs].t(), x[:, :inputs])
-        units = (MAPS - 1) * -(-plan.out_mv // (PANEL // 2)) + -(-outputs // 64)
-        _call(
-            x, "linear_weights", units, 1, 32 * items,
-            items, *_sizes(plan), plan.bias, x, g, first, self.parts[i],
-        )  # fmt: skip
+        """For the gradient of map i: x went in, g is the gradient of what came out."""
+        self.given.append((i, _standard(x, self.plans[i]), g.contiguous()))
 
     def collect(self) -> Tensor:
         """One after another."""
+        settle()
+        kernels, jobs, kept = _kernels(self.found.dtype), [], []
+        for i, x, g in self.given:
+            plan, items = self.plans[i], x.shape[0]
+            inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
+            first = torch.mm(g[:, :outputs].t(), x[:, :inputs])
+            units = (MAPS - 1) * -(-plan.out_mv // (PANEL // 2)) + -(-outputs // 64)
+            given = items, *_sizes(plan), plan.bias, x, g, first, self.parts[i]
+            jobs.append(Job(kernels.packed("linear_weights", given), units, 1, 32 * items))
+            kept.append(first)
+        kernels.run(jobs)
         return self.found
 
 
@@ -172,6 +245,7 @@ def _reached(raw: Tensor, plan: LinearPlan, heads: Heads) -> tuple[Tensor, Tenso
 
 def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads) -> Tensor:
     more = linear(x, prepared, plan)
+    settle()
     s, mv = _reached(y, plan, heads)
     s += more[:, : plan.out_s]
     mv += more[:, plan.out_s :].view_as(mv)
@@ -182,6 +256,7 @@ def reinsert_input_gradient(
     g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
 ) -> tuple[Tensor, Tensor]:
     """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
+    settle()
     s, mv = _reached(g, plan, heads)
     part = torch.cat([s, mv.flatten(1)], dim=1)
     return linear_input_gradient(part, prepared, plan, len(plan.inputs)), part
@@ -257,7 +332,19 @@ def features_backward(
         raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw,
         g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, parts,
     )  # fmt: skip
-    return out, parts.sum(0)
+    return out, parts
+
+
+def summed(parts: Tensor) -> Tensor:
+    """Of what `features_backward` found."""
+    settle()
+    return parts.sum(0)
+
+
+def add_scalars(y: Tensor, x: Tensor, count: int) -> None:
+    """The first columns of x added to those of y, in place."""
+    widths = x.shape[1], y.shape[1]
+    _call(y, "add_columns", y.shape[0], BLOCK, 2 * count, count, *widths, x, y)
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..algebra import BLADES
 from . import gpu, reference
 from .plan import Sizes
+from .registered import operator
 
 SMALL_SAMPLE = 1024
 """Multivectors of a sample that one program can survey."""
 
 
-@torch.library.custom_op("flashgatr::enter", mutates_args=())
+@operator("enter")
 def enter(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows around the centre of every sample, the centres (B, 3), and the mean e123 of every sample (B).
 
@@ -32,7 +32,7 @@ def _(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return mv.new_empty(b * items, s.shape[-1] + BLADES * c), mv.new_empty(b, 3), mv.new_empty(b)
 
 
-@torch.library.custom_op("flashgatr::leave", mutates_args=())
+@operator("leave")
 def leave(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
     """Multivectors (T, C, 16) and scalars (T, S) of rows with these channels, moved back from the centres."""
     return gpu.leave(x.contiguous(), center, Sizes(mv, s))
@@ -43,7 +43,7 @@ def _(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape[0], mv, BLADES), x.new_empty(x.shape[0], s)
 
 
-@torch.library.custom_op("flashgatr::leave_backward", mutates_args=())
+@operator("leave_backward")
 def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
     sizes = Sizes(g_mv.shape[1], g_s.shape[1])
     return gpu.leave_backward(g_mv.contiguous(), g_s.contiguous(), center, sizes)

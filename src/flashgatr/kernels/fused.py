@@ -1,10 +1,7 @@
 """A block as a handful of operators on rows, each with its own backward pass.
 
-    x, y    = norm(x, delta)                    add what the last layer found, normalise
-    q, k, v = qkv(y)                            one product, then the features of attention
-    delta   = linear(attend(q, k, v))
-    x, y    = norm(x, delta)
-    delta   = mlp(y)                            product, bilinear layer, product, gate, product
+    x, q, k, v = queries(x, delta)              add what the last block found, normalise, one product, features
+    x, delta   = update(x, attend(q, k, v))     product, add, normalise, MLP (product, bilinear layer, product, gate, product)
 
 `gpu` and `cpu` implement the steps. What is cheap is computed again in the backward pass instead of saved: the outputs of the
 bilinear layer and of the gate, the normalised rows' origin. The layers in `nn` are the plain version of all this; they
@@ -20,14 +17,12 @@ from torch import Tensor
 
 from ..nn.attend import attend
 from ..nn.linear import EquiLinear
-from .attention_operators import qkv as qkv
-from .attention_operators import small_attention as small_attention
 from .ends import SMALL_SAMPLE as SMALL_SAMPLE
 from .ends import enter as enter
 from .ends import leave as leave
 from .operators import linear as linear
-from .operators import mlp as mlp
-from .operators import norm as norm
+from .operators import queries as queries
+from .operators import update as update
 from .plan import INPUTS, LAST, OUT, QKV, REINSERT, backend, layers_of
 from .plan import BlockPlan as BlockPlan
 from .plan import Heads as Heads
@@ -35,6 +30,7 @@ from .plan import Sizes as Sizes
 from .plan import block_plan as block_plan
 from .plan import read_plan as read_plan
 from .rows import parameters_of
+from .small_attention import small_attention as small_attention
 from .weights import Weights as Weights
 from .weights import prepare as prepare
 from .weights import prepare_ahead as prepare_ahead
@@ -56,34 +52,34 @@ def run_block(
     block: GATrBlock, x: Tensor, delta: Tensor, around: Surroundings
 ) -> tuple[Tensor, Tensor]:
     """The block on rows: takes and returns the residual stream and what is still to be added to it."""
-    text, layers, dtype = block.plan_text, layers_of(block), delta.dtype
+    text, layers = block.plan_text, layers_of(block)
     parameters = [parameters_of(layer) for layer in layers]
-    prepared = block.weights.get([p for group in parameters for p in group], text, dtype)
-    x, y, _ = norm(x, delta, text, dtype)
+    prepared = block.weights.get([p for group in parameters for p in group], text, delta.dtype)
     attention = block.attention.attention
-    terms = ""
-    logs: list[Tensor] = []
-    for name, log in zip(
-        "abg", (attention.log_alpha, attention.log_beta, attention.log_gamma), strict=True
-    ):
-        if log is not None:
-            terms, logs = terms + name, [*logs, log]
+    named = zip("abg", (attention.log_alpha, attention.log_beta, attention.log_gamma), strict=True)
+    logs = {name: log for name, log in named if log is not None}
     extra = around.extra if len(layers) > REINSERT else None
-    q, k, v, _ = qkv(
-        y,
+    used = [QKV] if extra is None else [QKV, REINSERT]
+    x, _, _, q, k, v, _ = queries(
+        x,
+        delta,
         extra,
-        prepared[QKV],
-        prepared[REINSERT] if extra is not None else None,
-        parameters[QKV] + (parameters[REINSERT] if extra is not None else []),
-        logs,
-        terms,
+        [prepared[i] for i in used],
+        [p for i in used for p in parameters[i]],
+        list(logs.values()),
+        "".join(logs),
         text,
     )
-    out = _attend(q, k, v, attention.scale, around)
-    delta = linear(out, prepared[OUT], parameters[OUT], text, OUT)
-    x, y, _ = norm(x, delta, text, dtype)
-    mlp_parameters = [p for group in parameters[INPUTS : LAST + 1] for p in group]
-    delta, _, _ = mlp(y, around.reference, prepared[INPUTS : LAST + 1], mlp_parameters, text)
+    attended = _attend(q, k, v, attention.scale, around)
+    used = [OUT, *range(INPUTS, LAST + 1)]
+    x, _, _, delta, _, _ = update(
+        x,
+        attended,
+        around.reference,
+        [prepared[i] for i in used],
+        [p for i in used for p in parameters[i]],
+        text,
+    )
     return x, delta
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -80,10 +80,6 @@ def bilinear_columns(channels: int) -> Columns:
     return sum(groups, empty)
 
 
-def empty_rows(items: int, width: int, like: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.empty(items, width, dtype=dtype, device=like.device)
-
-
 @lru_cache(maxsize=1024)
 def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
@@ -123,15 +119,33 @@ def _padded_table(plan: LinearPlan) -> Tensor:
     return torch.cat([table, more])
 
 
-def prepare(theta: Tensor, plans: tuple[LinearPlan, ...], dtype: torch.dtype) -> Tensor:
-    """The dense matrices of several maps, one after another, from their concatenated parameters."""
+def prepare(
+    parameters: Sequence[Tensor], plans: tuple[LinearPlan, ...], dtype: torch.dtype
+) -> Tensor:
+    """The dense matrices of several maps, one after another."""
     from . import triton_kernels as kernels
 
+    theta = _concatenated(parameters)
     table = _on_device(_prepare_table, plans, theta.device)
     out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
     grid = (math.ceil(table.numel() / 1024),)
     kernels.prepare[grid](theta, table, _factors(theta.device), out, table.numel(), BLOCK=1024)
     return out
+
+
+def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
+    """All parameters as one vector: a view if they are neighbours in memory, as a flat optimiser makes them."""
+    first, end = parameters[0], parameters[0].data_ptr()
+    for p in parameters:
+        if p.data_ptr() != end or p.dtype != first.dtype or not p.is_contiguous():
+            return torch.cat([p.reshape(-1) for p in parameters])
+        end += p.numel() * p.element_size()
+    total = sum(p.numel() for p in parameters)
+    if first.untyped_storage().nbytes() < first.storage_offset() * first.element_size() + (
+        total * first.element_size()
+    ):  # neighbours by chance, in separate allocations
+        return torch.cat([p.reshape(-1) for p in parameters])
+    return first.as_strided((total,), (1,))
 
 
 def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
@@ -413,25 +427,39 @@ def features_backward(
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of the projected rows, and of the logarithms of beta (H, C), alpha (H), gamma (H), one after another."""
+    """Gradient of the projected rows, and of the logarithms of beta (H, C), alpha (H), gamma (H) in parts to be summed."""
     from . import triton_kernels as kernels
 
     items = raw.shape[0]
     out = torch.empty_like(raw)
-    total = torch.empty(heads.queries * (heads.mv + 2), device=raw.device)
+    arguments = _head_arguments(heads, weights, items)
+    blocks: int = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
+    parts = torch.empty(blocks, heads.queries * (heads.mv + 2), device=raw.device)
     if items:
-        arguments = _head_arguments(heads, weights, items)
-        blocks: int = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
-        parts = torch.empty(blocks, *total.shape, device=raw.device)
         given = [raw if w is None else w for w in weights]
         kernels.features_backward[blocks, heads.queries + 2 * heads.keys](
             raw, g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, *given, parts, items,
             epsilon, **arguments,
         )  # fmt: skip
-        if any(w is not None for w in weights):
-            with _beside(parts, total):
-                _column_sums(parts, total)
-    return out, total
+    return out, parts
+
+
+def summed(parts: Tensor) -> Tensor:
+    """Of what `features_backward` found."""
+    total = torch.empty(parts.shape[1], device=parts.device)
+    with _beside(parts, total):
+        _column_sums(parts, total)
+    return total
+
+
+def add_scalars(y: Tensor, x: Tensor, count: int) -> None:
+    """The first columns of x added to those of y, in place."""
+    y[:, :count] += x[:, :count]
+
+
+def together() -> contextlib.AbstractContextManager[None]:
+    """Here kernels wait for nobody anyway."""
+    return contextlib.nullcontext()
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:

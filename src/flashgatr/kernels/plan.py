@@ -62,6 +62,12 @@ class Heads:
     def values(self) -> int:
         return self.s + BLADES * self.mv
 
+    @property
+    def shapes(self) -> tuple[tuple[int, int], ...]:
+        """Of an item's queries, keys and values."""
+        features, values = self.features, self.values
+        return (self.queries, features), (self.keys, features), (self.keys, values)
+
 
 @dataclass(frozen=True)
 class BlockPlan:

@@ -11,33 +11,18 @@ from torch import Tensor
 from ..constants import traced_as_constant
 from . import gpu
 from .plan import BACKENDS, backend, layers_of, linear_plans
+from .registered import operator
 from .rows import parameters_of
 
 if TYPE_CHECKING:
     from ..model import GATrBlock
 
 
-@torch.library.custom_op("flashgatr::prepare", mutates_args=())
+@operator("prepare")
 def prepare(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
     """The weights of a block's linear maps as the backend wants them, one after another."""
-    theta = _concatenated(parameters)
-    plans = linear_plans(plan, theta.device.type)
-    return backend(theta).prepare(theta, plans, dtype)  # type: ignore[no-any-return]
-
-
-def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
-    """All parameters as one vector: a view if they are neighbours in memory, as a flat optimiser makes them."""
-    first, end = parameters[0], parameters[0].data_ptr()
-    for p in parameters:
-        if p.data_ptr() != end or p.dtype != first.dtype or not p.is_contiguous():
-            return torch.cat([p.reshape(-1) for p in parameters])
-        end += p.numel() * p.element_size()
-    total = sum(p.numel() for p in parameters)
-    if first.untyped_storage().nbytes() < first.storage_offset() * first.element_size() + (
-        total * first.element_size()
-    ):  # neighbours by chance, in separate allocations
-        return torch.cat([p.reshape(-1) for p in parameters])
-    return first.as_strided((total,), (1,))
+    plans = linear_plans(plan, parameters[0].device.type)
+    return backend(parameters[0]).prepare(parameters, plans, dtype)  # type: ignore[no-any-return]
 
 
 @prepare.register_fake
@@ -93,22 +78,23 @@ class Weights:
     def _prepared(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
         with torch.no_grad():
             if not self._depth or torch.compiler.is_compiling():
-                return prepare([p.detach() for p in parameters], plan, dtype)  # type: ignore[no-any-return]
+                return prepare(parameters, plan, dtype)  # type: ignore[no-any-return]
             key = (plan, dtype, parameters[0].device)
             if key not in self._kept:
                 with torch.inference_mode(False):
-                    self._kept[key] = prepare([p.detach() for p in parameters], plan, dtype)
+                    self._kept[key] = prepare(parameters, plan, dtype)
             return self._kept[key]
 
 
-def per_parameter(flat: Tensor, like: Sequence[tuple[torch.Size, torch.dtype]]) -> list[Tensor]:
+def per_parameter(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The gradient of concatenated parameters, one by one."""
-    parts = flat.split([shape.numel() for shape, _ in like])
-    return [part.view(shape).to(dtype) for part, (shape, dtype) in zip(parts, like, strict=True)]
-
-
-def kinds(parameters: Sequence[Tensor]) -> list[tuple[torch.Size, torch.dtype]]:
-    return [(p.shape, p.dtype) for p in parameters]
+    if type(flat) is Tensor and not torch.compiler.is_compiling():
+        parts = torch._C._nn.unflatten_dense_tensors(flat, like)
+    else:  # the same for tracers
+        split = flat.split([p.numel() for p in like])
+        parts = [part.view(p.shape) for part, p in zip(split, like, strict=True)]
+    pairs = zip(parts, like, strict=True)
+    return [part if part.dtype == p.dtype else part.to(p.dtype) for part, p in pairs]
 
 
 def prepare_ahead(blocks: Sequence[GATrBlock], dtype: torch.dtype) -> None:
