@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -566,3 +567,15 @@ def test_two_motions_in_a_row_are_one():
     twice = versors.apply(u, versors.apply(v, net(mv, s)[0]))
     once = net(versors.apply(versors.compose(u, v), mv), s)[0]
     torch.testing.assert_close(once, twice)
+
+
+def test_packed_sets_of_very_unequal_size_are_attended_one_by_one():
+    """Where padding would cost more than a call per set; also empty ones."""
+    net = _net()
+    sizes = [120, 3, 0, 40, 1]
+    offsets = torch.tensor([0, *sizes]).cumsum(0)
+    mv, s = _data(items=sum(sizes))
+    out_mv, out_s = net(mv, s, offsets=offsets)
+    for begin, end in itertools.pairwise(offsets.tolist()):
+        alone = net(mv[begin:end], s[begin:end])
+        torch.testing.assert_close((out_mv[begin:end], out_s[begin:end]), alone)

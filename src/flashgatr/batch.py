@@ -62,6 +62,7 @@ class Sets:
         self.offsets = offsets
         self.sample: Tensor | None = None
         self._max_items = max_items
+        self._lengths: list[int] | None = None
         if offsets is not None:
             _check_offsets(offsets, shape, max_items)
             positions = torch.arange(shape[0], device=offsets.device)
@@ -91,6 +92,20 @@ class Sets:
             lengths = self.offsets.diff()
             self._max_items = int(lengths.max()) if lengths.numel() else 0
         return self._max_items
+
+    @property
+    def can_be_read(self) -> bool:
+        """Whether the sizes of packed sets can be read without waiting for a device or stopping a tracer."""
+        offsets = self.offsets
+        return offsets is not None and type(offsets) is Tensor and offsets.device.type == "cpu"
+
+    @property
+    def lengths(self) -> list[int]:
+        """Sizes of the packed sets (reads them from the device)."""
+        assert self.offsets is not None
+        if self._lengths is None:
+            self._lengths = self.offsets.diff().tolist()
+        return self._lengths
 
     def keep(self, x: Tensor) -> Tensor:
         """x (items, ...) with the padded items set to zero, whatever they held."""

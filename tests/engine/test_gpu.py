@@ -7,6 +7,7 @@ import torch
 
 from flashgatr.experiments.engine.distributed import World
 
+from . import toy
 from .toy import train
 
 pytestmark = [
@@ -27,3 +28,24 @@ def test_a_run_that_is_stopped_and_resumed_ends_as_one_that_is_not(tmp_path, gra
     found = train(tmp_path / "parts", toy=options, **changes)
     torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-5, atol=1e-6)
     assert found.summary["skipped"] == 1
+
+
+class Divided(toy.Toy):
+    """Batches in two pieces of different shape."""
+
+    def parts(self, indices):
+        for piece in indices.split([3, 5]):
+            yield self.batch(piece), len(piece) / len(indices)
+
+
+def test_a_step_in_parts_of_several_shapes_equals_one_step(tmp_path, monkeypatch):
+    device = torch.device("cuda:0")
+    options = dict(device=device, poison={6: torch.nan})
+    world = World(0, 1, device)
+    expected = train(tmp_path / "whole", toy=options, world=world)
+    monkeypatch.setattr(toy, "Toy", Divided)
+    found = train(tmp_path / "divided", toy=options, world=world, cuda_graph=True)
+    torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-5, atol=1e-6)
+    assert found.summary["skipped"] == expected.summary["skipped"] == 1
+    losses = [[x["loss"] for x in toy.lines(run.folder, "train")] for run in (found, expected)]
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), equal_nan=True)

@@ -123,17 +123,22 @@ def test_what_is_not_meant_for_this_machine_is_not_recorded(here, capsys):
     assert not lines(results.FOLDER)
 
 
-def test_ragged_batches_are_packed_and_differ():
-    work = tiny()
-    found = artery_ragged.ragged(lambda: work, 3, (2, 9), warmup=1, steps=4)
+def test_ragged_steps_train_on_other_meshes_every_time(monkeypatch):
+    seen = []
+
+    class Seen(artery_ragged.RandomMeshes):
+        def batch(self, indices):
+            seen.append([self.size(k) for k in indices.tolist()])
+            return super().batch(indices)
+
+    monkeypatch.setattr(artery_ragged, "RandomMeshes", Seen)
+    options = dict(num_blocks=1, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
+    found = artery_ragged.ragged("gatr", options, torch.device("cpu"), 3, (20, 90), steps=4)
     assert found.metrics["time per 1,000 items"] > 0
     assert found.metrics["slow steps"] <= 4
-    sizes = [tuple(options["offsets"].diff().tolist()) for options in work.net.seen]
-    assert len(set(sizes)) == 5
-    for size, options in zip(sizes, work.net.seen, strict=True):
-        assert len(size) == 3
-        assert all(2 <= n <= 9 for n in size)
-        assert options["max_items"] == max(size)
+    measured = seen[-4:]
+    assert len({tuple(sizes) for sizes in measured}) == 4
+    assert all(len(sizes) == 3 and all(20 <= n < 90 for n in sizes) for sizes in measured)
 
 
 def test_the_faster_mode_of_a_size_counts(here, monkeypatch):

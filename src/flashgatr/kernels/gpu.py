@@ -526,6 +526,8 @@ def leave(x: Tensor, center: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
     from . import triton_kernels as kernels
 
     total = x.shape[0]
+    if not sizes.mv:
+        return x.new_empty(total, 0, BLADES), x[:, : sizes.s].clone()
     mv, s = x.new_empty(total, sizes.mv, BLADES), x.new_empty(total, sizes.s)
     if total:
         block = _block(total * sizes.mv)
@@ -539,6 +541,8 @@ def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor, sizes: Sizes) -> T
     from . import triton_kernels as kernels
 
     total = g_mv.shape[0]
+    if not sizes.mv:
+        return g_s.clone()
     out = torch.empty(total, sizes.width, device=g_mv.device)
     if total:
         block = _block(total * sizes.mv)

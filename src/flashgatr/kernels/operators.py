@@ -471,11 +471,10 @@ def _update_grad_recorded(
         return (reference.mlp(y, join_reference, maps, read_plan(ctx.plan)),)
 
     theirs = [p for group in groups for p in group]
-    found, g_reference, *rest = [None] * (2 + len(theirs))
+    of_mlp: list[Tensor | None] = [None] * (2 + len(theirs))
     if g_delta is not None:
-        found, g_reference, *rest = reference.gradients(
-            forward, [y, join_reference, *theirs], [g_delta]
-        )
+        of_mlp = reference.gradients(forward, [y, join_reference, *theirs], [g_delta])
+    found, g_reference, *rest = of_mlp
     g_x = _recorded_norm(of_norm, found, y, stat, ctx.plan)
     g_attended, *first = _recorded_linear(attended, own, out, g_x.to(y.dtype))
     return g_x, g_attended, g_reference, [None] * ctx.maps, [*first, *rest], None

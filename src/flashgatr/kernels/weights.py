@@ -89,7 +89,7 @@ class Weights:
 def per_parameter(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The gradient of concatenated parameters, one by one."""
     if type(flat) is Tensor and not torch.compiler.is_compiling():
-        parts = torch._C._nn.unflatten_dense_tensors(flat, like)
+        parts = torch._C._nn.unflatten_dense_tensors(flat, list(like))
     else:  # the same for tracers
         split = flat.split([p.numel() for p in like])
         parts = [part.view(p.shape) for part, p in zip(split, like, strict=True)]

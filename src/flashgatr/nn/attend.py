@@ -8,12 +8,17 @@ Shapes: q (..., N, H, D), k (..., M, 1 or H, D), v (..., M, 1 or H, V); inside, 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Sets, packed_to_padded
+
+_HALF = (torch.bfloat16, torch.float16)
+_CALL = 400
+"""Pairs of items whose attention takes a CPU about as long as one more call."""
 
 
 def attend(
@@ -48,7 +53,7 @@ def _attend_packed(
     context_sets: Sets | None,
     attention_mask: Tensor | None,
 ) -> Tensor:
-    """Packed sets, padded for the attention call alone."""
+    """Packed sets: as they are where a kernel takes them so, sample by sample, or padded for the attention call alone."""
     if sets is None or context_sets is None or sets.offsets is None or context_sets.offsets is None:
         raise ValueError("queries and keys must both be packed, or neither")
     if attention_mask is not None:
@@ -56,11 +61,69 @@ def _attend_packed(
             "attention_mask needs padded sets; packed items of different samples never attend to "
             "each other anyway"
         )
+    ragged = _ragged_kernel(q, k, v)
+    if ragged is not None:
+        begins = [x.to(torch.int32) for x in (sets.offsets, context_sets.offsets)]
+        return ragged(q, k, v, scale, begins, [sets.max_items, context_sets.max_items])
+    if not q.is_cuda and _padding_is_dear(sets, context_sets):
+        pairs = (q, sets), (k, context_sets), (v, context_sets)
+        parts = zip(*(x.split(owner.lengths) for x, owner in pairs), strict=True)
+        return torch.cat([_attend_padded(a, b, c, scale, None, None) for a, b, c in parts])
     queries, _ = packed_to_padded(q, sets.offsets, sets.max_items)
     keys, mask = packed_to_padded(k, context_sets.offsets, context_sets.max_items)
     values, _ = packed_to_padded(v, context_sets.offsets, context_sets.max_items)
     out = _attend_padded(queries, keys, values, scale, mask, None)
     return out[sets.sample, sets.positions(out.device)]
+
+
+def _padding_is_dear(sets: Sets, context_sets: Sets) -> bool:
+    """Whether padding would waste more than a call per sample costs: about the time of so many pairs of items."""
+    if torch.compiler.is_compiling() or not (sets.can_be_read and context_sets.can_be_read):
+        return False
+    pairs = [n * m for n, m in zip(sets.lengths, context_sets.lengths, strict=True)]
+    return len(pairs) * (sets.max_items * context_sets.max_items - _CALL) > sum(pairs)
+
+
+Ragged = Callable[[Tensor, Tensor, Tensor, float, list[Tensor], list[int]], Tensor]
+
+
+def _ragged_kernel(q: Tensor, k: Tensor, v: Tensor) -> Ragged | None:
+    """A kernel that takes packed sets with their offsets, so that nothing is padded and nothing masked."""
+    if not q.is_cuda or not q.numel() or not k.numel():
+        return None
+    is_new = torch.cuda.get_device_capability(q.device) >= (8, 0)
+    allowed = torch.backends.cuda
+    has_flash = allowed.flash_sdp_enabled() and allowed.is_flash_attention_available()
+    if q.dtype in _HALF and max(q.shape[-1], v.shape[-1]) <= 256 and is_new and has_flash:
+        return _flash
+    if q.dtype in (*_HALF, torch.float32) and is_new and allowed.mem_efficient_sdp_enabled():
+        return _memory_efficient
+    return None
+
+
+def _flash(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, begins: list[Tensor], most: list[int]
+) -> Tensor:
+    values = v.shape[-1]
+    width = max(q.shape[-1], values)
+    given = (_widened(x, width + -width % 8) for x in (q, k, v))
+    found = torch.ops.aten._flash_attention_forward(
+        *given, *begins, *most, 0.0, False, False, scale=scale
+    )
+    return found[0][..., :values]  # type: ignore[no-any-return]
+
+
+def _memory_efficient(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, begins: list[Tensor], most: list[int]
+) -> Tensor:
+    values = v.shape[-1]
+    k, v = (x.expand(-1, q.shape[1], -1) for x in (k, v))
+    given = [_widened(x, x.shape[-1] + -x.shape[-1] % 8).unsqueeze(0) for x in (q, k, v)]
+    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    found = torch.ops.aten._efficient_attention_forward(
+        *given, None, *begins, *most, 0.0, 0, needs_gradient, scale=scale
+    )
+    return found[0][0, ..., :values]  # type: ignore[no-any-return]
 
 
 def _attend_padded(
@@ -73,6 +136,10 @@ def _attend_padded(
 ) -> Tensor:
     leading, (queries, heads, _) = q.shape[:-3], q.shape[-3:]
     keys, values = k.shape[-3], v.shape[-1]
+    if mask is not None and attention_mask is None and cudnn_fits(q, k, v):
+        q, k = _switched_off(q, k, mask)
+        found = _attend_padded(q, k, v, scale, None, None)
+        return torch.where(mask.any(-1).reshape(*leading, 1, 1, 1), found, 0)
     bias, alive = _merge_masks(mask, attention_mask, q, keys)
     if bias is None and cudnn_fits(q, k, v):
         rounded = (_widened(x, x.shape[-1] + -x.shape[-1] % 8) for x in (q, k, v))
@@ -91,12 +158,24 @@ def _attend_padded(
     return out[..., :values].transpose(1, 2).reshape(*leading, queries, heads, values)
 
 
+def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys with one more feature, whose product buries the logits of keys that are not valid.
+
+    A mask would cost cuDNN's kernel; this costs a lane, and the keys' weights come out as exact zeros.
+    """
+    large = 2.0**15 if q.dtype == torch.float16 else 2.0**60
+    lane = torch.where(mask, 0.0, -large).to(k.dtype)[..., None, None]
+    ones = q.new_full((*q.shape[:-1], 1), large)
+    return torch.cat([q, ones], dim=-1), torch.cat([k, lane.expand(*k.shape[:-1], 1)], dim=-1)
+
+
 def cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether cuDNN's kernel takes these: on Hopper it is 1.5 to 1.9 times as fast as the next best (H200)."""
     return (
         q.is_cuda
-        and q.dtype in (torch.bfloat16, torch.float16)
-        and all(0 < x.shape[-1] <= 128 for x in (q, v))
+        and q.dtype in _HALF
+        and 0 < q.shape[-1] < 128  # there may be one feature more for masks
+        and 0 < v.shape[-1] <= 128
         and min(q.shape[-3], k.shape[-3]) > 1
         and q.numel() > 0
         and torch.backends.cuda.cudnn_sdp_enabled()

@@ -1,62 +1,105 @@
-"""The artery networks on meshes of 3,700 to 8,000 vertices, 8 to a batch, packed, of other sizes in every step.
+"""The artery networks on meshes of 3,700 to 8,000 vertices, 8 to a batch, other meshes in every step: as the engine trains.
 
-Time per 1,000 vertices, eagerly, beside that of meshes of one size (`artery-step`) in the same run. Steps that take more
-than three times the median are counted: that is what a kernel compiled again for another size looks like.
+Forward, backward, clip and Adam; on a GPU as one CUDA graph per size of padded pairs (`engine.parts`). Time per 1,000 vertices,
+beside forward and backward of meshes of one size (`artery-step`, as a graph) in the same run. Before measuring, every
+size is met once. Steps that take more than three times the median are counted: that is what something compiled or planned
+again looks like.
 """
 
 from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
+import numpy as np
 import torch
 
+from .. import registry
+from ..arteries.mesh import Mesh
+from ..arteries.packed import ROUND, pack
+from ..arteries.task import ArteryTask, Options
+from ..config import TrainConfig
+from ..engine.distributed import World
+from ..engine.stepper import Stepper, make_optimizer
 from . import timing, workload
 from .artery_step import FEWER_MESHES, FEWER_VERTICES, MESHES, VERTICES, fixed_size, told, works
 from .timing import Found, Report
-from .workload import Make, Sample, Work
+from .workload import Make
 
 SMALLEST, LARGEST = 3700, 8000
-WARMUP, STEPS = 10, 20
+MADE = 96
+"""Meshes to draw batches from."""
+STEPS = 30
 OUTLIER = 3
 
 
-def batches(
-    work: Work, meshes: int, sizes: tuple[int, int], seed: int
-) -> Iterator[tuple[int, Sample]]:
-    """Number of vertices and packed meshes, without end."""
-    draw = random.Random(seed)
-    while True:
-        lengths = [draw.randint(*sizes) for _ in range(meshes)]
-        offsets = torch.tensor([0, *lengths]).cumsum(0).to(work.device)
-        total = sum(lengths)
-        yield total, work.sample(total, offsets=offsets, max_items=max(lengths))
+class RandomMeshes(ArteryTask):
+    """The artery experiment on random meshes."""
+
+    def __init__(
+        self, model: str, options: dict[str, Any], device: torch.device, sizes: tuple[int, int]
+    ) -> None:
+        draw = np.random.default_rng(0)
+        self.device, self.options = device, Options()
+        self.model = registry.build("arteries", model, options).to(device)
+        self._train = pack([_mesh(draw, int(draw.integers(*sizes))) for _ in range(MADE)], device)
+        self.samples = MADE
+
+    def size(self, number: int) -> int:
+        return self._train.size(number)
 
 
-def ragged(make: Make, meshes: int, sizes: tuple[int, int], *, warmup: int, steps: int) -> Found:
+def _mesh(draw: np.random.Generator, nodes: int) -> Mesh:
+    position, normal, wss = (draw.normal(size=(nodes, 3)).astype(np.float32) for _ in range(3))
+    geodesic = draw.normal(size=nodes).astype(np.float32)
+    return Mesh("random", 0, position, normal, geodesic, geodesic > -1, 0.3, wss)
+
+
+def ragged(
+    model: str,
+    options: dict[str, Any],
+    device: torch.device,
+    meshes: int,
+    sizes: tuple[int, int],
+    *,
+    steps: int,
+) -> Found:
     """Median time per 1,000 vertices, and how many steps were far above it."""
-    work = make()
-    warm, measured = (batches(work, meshes, sizes, seed) for seed in (0, 1))
-    for _ in range(warmup):
-        work.step(next(warm)[1])
-    timing.reset_peak(work.device)
-    rates = []
+    cuda = device.type == "cuda"
+    task = RandomMeshes(model, options, device, sizes)
+    config = TrainConfig(cuda_graph=cuda, precision="bfloat16" if cuda else "float32")
+    optimizer = make_optimizer(task.model, config, device)
+    stepper = Stepper(task, task.model, optimizer, config, World(0, 1, device), print)
+    timing.reset_peak(device)
+
+    def step(numbers: list[int]) -> None:
+        given = torch.tensor(numbers)
+        stepper.step((given,) if stepper.takes_numbers else task.batch(given))
+
+    for number in {task.size(k) // ROUND: k for k in range(task.samples)}.values():
+        step([number])
+    draw, rates = random.Random(0), []
+    for _ in range(3):
+        step(draw.sample(range(task.samples), meshes))
     for _ in range(steps):
-        vertices, sample = next(measured)
-        rates.append(1000 * timing.once(partial(work.step, sample), work.device) / vertices)
+        numbers = draw.sample(range(task.samples), meshes)
+        vertices = sum(task.size(k) for k in numbers)
+        rates.append(1000 * timing.once(partial(step, numbers), device) / vertices)
     typical = statistics.median(rates)
-    slow = sum(rate > OUTLIER * typical for rate in rates)
-    metrics = {"time per 1,000 items": typical, "slow steps": slow}
-    if work.device.type == "cuda":
-        metrics["memory"] = timing.peak(work.device)
+    metrics = {
+        "time per 1,000 items": typical,
+        "slow steps": float(sum(rate > OUTLIER * typical for rate in rates)),
+    }
+    if cuda:
+        metrics["memory"] = timing.peak(device)
     return Found(metrics)
 
 
-def regular(make: Make, size: tuple[int, int]) -> Found:
+def regular(make: Make, size: tuple[int, int], *, graph: bool) -> Found:
     """The same of meshes of one size."""
-    metrics = fixed_size(make, size).metrics
+    metrics = fixed_size(make, size, graph=graph).metrics
     per_thousand = 1000 * metrics.pop("time") / (size[0] * size[1])
     return Found({"time per 1,000 items": per_thousand, **metrics})
 
@@ -66,14 +109,16 @@ def run() -> None:
     cuda = device.type == "cuda"
     meshes, vertices = (MESHES, VERTICES) if cuda else (FEWER_MESHES, FEWER_VERTICES)
     sizes = (SMALLEST, LARGEST) if cuda else (100, 250)
-    warmup, steps = (WARMUP, STEPS) if cuda else (2, 4)
     precision = workload.usual_precision(device)
-    report = Report("artery-ragged", keep=cuda, batch=meshes, precision=precision)
+    report = Report("artery-ragged", keep=cuda, batch=meshes, precision=precision, cuda_graph=cuda)
     with timing.precision(precision):
         for (model, width), make in works(device).items():
             settings = {**told(width), "ragged": False, "items": vertices}
-            report.run(model, settings, partial(regular, make, (meshes, vertices)))
+            report.run(model, settings, partial(regular, make, (meshes, vertices), graph=cuda))
             settings = {**told(width), "ragged": True, "items": f"{sizes[0]} to {sizes[1]}"}
-            todo = partial(ragged, make, meshes, sizes, warmup=warmup, steps=steps)
+            options = {} if width is None else {"attention_width": width}
+            todo = partial(
+                ragged, model, options, device, meshes, sizes, steps=STEPS if cuda else 4
+            )
             report.run(model, settings, todo)
     report.show()

@@ -1,8 +1,8 @@
 """The pieces of a block alone, forward and backward: the fused operators beside the plain layers they stand for.
 
-    norm     residual addition and norm             linear   attention's output map
-    qkv      q, k, v and attention's features       mlp      the geometric MLP
-    block    all of it, with attention and the preparation of weights
+    queries   residual addition, norm, q, k, v and attention's features
+    update    attention's output map, residual addition, norm, the geometric MLP
+    block     all of it, with attention and the preparation of weights
 
 On a GPU each is replayed as a CUDA graph, so that kernels are compared and not launches. The arguments of the pieces are
 those with which a network of one block calls them.
@@ -28,7 +28,7 @@ from ...model import GATrBlock
 from . import timing, workload
 from .timing import Found, Report, Step
 
-PIECES = ("norm", "qkv", "linear", "mlp", "block")
+PIECES = ("queries", "update", "block")
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 
@@ -55,19 +55,21 @@ def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
     attention = block.attention
     heads = [attention.num_heads, attention.kv_heads, attention.kv_heads]
 
-    def norm(mv: Tensor, s: Tensor, more_mv: Tensor, more_s: Tensor) -> Any:
-        return block.norm(mv + more_mv, s + more_s)
-
-    def qkv(mv: Tensor, s: Tensor) -> Any:
-        q, k, v = attention._split(attention.qkv(mv, s), heads)
+    def queries(mv: Tensor, s: Tensor, more_mv: Tensor, more_s: Tensor) -> Any:
+        mv, s = mv + more_mv, s + more_s
+        q, k, v = attention._split(attention.qkv(*block.norm(mv, s)), heads)
         features = attention.attention._features
         values = torch.cat([v.mv.flatten(-2), v.s], dim=-1)
-        return features(q, as_query=True), features(k, as_query=False), values
+        return mv, s, features(q, as_query=True), features(k, as_query=False), values
+
+    def update(mv: Tensor, s: Tensor, attended_mv: Tensor, attended_s: Tensor, *rest: Any) -> Any:
+        more_mv, more_s = attention.output(attended_mv, attended_s)
+        mv, s = mv + more_mv, s + more_s
+        return mv, s, block.mlp(*block.norm(mv, s), *rest)
 
     layers: dict[str, nn.Module] = {
         "norm": block.norm,
-        "qkv": attention.qkv,
-        "linear": attention.output,
+        "output": attention.output,
         "mlp": block.mlp,
         "block": block,
     }
@@ -80,10 +82,12 @@ def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
         net(*inputs)
     for hook in hooks:
         hook.remove()
-    calls: dict[str, Call] = {name: (layers[name], seen[name]) for name in layers}
-    calls["norm"] = norm, (*seen["norm"], *seen["norm"])
-    calls["qkv"] = qkv, seen["qkv"]
-    return calls
+    rows = seen["norm"]
+    return {
+        "queries": (queries, (*rows, *rows)),
+        "update": (update, (*rows, *seen["output"], *seen["mlp"][2:])),
+        "block": (block, seen["block"]),
+    }
 
 
 def fused_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
@@ -94,9 +98,20 @@ def fused_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
         obstacle = net.obstacle(inputs[0])
         raise RuntimeError(f"the fused operators do not run here: {obstacle}")
     function, arguments = seen["run_block"]
-    with _recorded("norm", "qkv", "linear", "mlp") as seen:
+    with _recorded("queries", "update") as seen:
         function(*arguments)
-    return {**seen, "block": (function, arguments)}
+    used = {"queries": (0, 3, 4, 5), "update": (0, 3)}
+    calls: dict[str, Call] = {
+        name: (partial(_some, operator, used[name]), given)
+        for name, (operator, given) in seen.items()
+    }
+    return {**calls, "block": (function, arguments)}
+
+
+def _some(function: Callable[..., Any], outputs: tuple[int, ...], *given: Any) -> Any:
+    """The outputs that a block uses; the others are for the backward pass."""
+    found = function(*given)
+    return [found[i] for i in outputs]
 
 
 @contextlib.contextmanager

@@ -36,9 +36,14 @@ class FlatAdam:
                 s["step"] = self.steps
         self.betas = torch.tensor(self.group["betas"], dtype=torch.float64, device=self.flat.device)
 
-    def step(self, clip: float, forbidden: Tensor, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def gradient(self) -> Tensor:
+        """Of all parameters, one after another."""
+        return _flatten([p.grad for p in self.parameters if p.grad is not None])
+
+    def step(
+        self, clip: float, forbidden: Tensor, loss: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Clip and update, unless something is not finite or `forbidden` is 1: the gradient's norm, and 1.0 if bad."""
-        gradient = _flatten([p.grad for p in self.parameters if p.grad is not None])
         norm = torch.linalg.vector_norm(gradient)
         bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
         skip = torch.maximum(bad, forbidden)

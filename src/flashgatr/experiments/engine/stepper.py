@@ -1,6 +1,7 @@
 """One optimiser step: forward, backward, clip, update, unless something is not finite.
 
-Three ways to run it: eagerly, with compiled blocks, or as one CUDA graph that holds the whole step.
+Three ways to run it: eagerly, with compiled blocks, or as one CUDA graph that holds the whole step; for samples of unequal size,
+as one graph per shape that adds gradients, and one that updates (`parts`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from ...kernels.gpu import beside
 from ..config import TrainConfig
 from .distributed import World
 from .flat import FlatAdam
-from .task import Batch, Task
-
-Outcome = tuple[Tensor, Tensor, Tensor]
-"""Loss, gradient norm, and 1.0 if the step was skipped because one of them is not finite."""
+from .parts import Outcome as Outcome
+from .parts import PartGraphs
+from .task import Batch, Divisible, Task
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Adam:
@@ -70,8 +70,12 @@ class Stepper:
         if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
             say("cuda_graph needs one process on a GPU; running step by step instead")
             self._wants_graph = False
-        self.gathers = self._wants_graph and getattr(task, "gathers_on_device", False)
-        """Whether `step` takes the numbers of the samples, and the captured step looks them up itself."""
+        self._divides = self._wants_graph and isinstance(task, Divisible)
+        self._parts: PartGraphs | None = None
+        self.takes_numbers = self._divides or (
+            self._wants_graph and getattr(task, "gathers_on_device", False)
+        )
+        """Whether `step` takes the numbers of the samples, which are looked up here or by the captured step itself."""
         if config.compile:
             for module in task.model.modules():
                 if isinstance(module, nn.ModuleList):
@@ -81,10 +85,12 @@ class Stepper:
     def step(self, batch: Batch, weight: float = 1.0) -> Outcome:
         """One update from this process's batch, whose loss counts `weight` times.
 
-        If the stepper `gathers`, the batch is one tensor: the numbers of its samples.
+        If the stepper `takes_numbers`, the batch is one tensor: the numbers of its samples.
         """
         if not self._wants_graph:
             return self._eager(batch, weight)
+        if self._divides:
+            return self._in_parts(batch[0])
         if self._captured is None:
             with torch.random.fork_rng([self.world.device]):  # this step draws as all later ones do
                 self._captured = self._capture(batch)
@@ -100,13 +106,15 @@ class Stepper:
         graph.replay()
         return outcome
 
-    def _gradients(self, batch: Batch, weight: float) -> Tensor:
-        """Gradients of the loss; returns the loss."""
+    def _gradients(self, batch: Batch, weight: float | Tensor) -> Tensor:
+        """Gradients of the loss times its weight; returns that."""
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss, _ = self.task.loss(self.model, batch)
-        (loss * weight if weight != 1 else loss).backward()
-        return loss.detach() * weight if weight != 1 else loss.detach()
+        if isinstance(weight, Tensor) or weight != 1:
+            loss = loss * weight
+        loss.backward()
+        return loss.detach()
 
     def _clip(self) -> Tensor:
         """Scale the gradients down to the largest norm allowed; returns the norm they had."""
@@ -133,7 +141,23 @@ class Stepper:
         in_a_row *= bad
 
     def _gathered(self) -> Batch:
-        return self.task.batch(self._buffers[0]) if self.gathers else self._buffers
+        return self.task.batch(self._buffers[0]) if self.takes_numbers else self._buffers
+
+    def _in_parts(self, indices: Tensor) -> Outcome:
+        assert isinstance(self.task, Divisible)
+        for batch, share in self.task.parts(indices):
+            if self._parts is None:
+                flat = self._warm_up(batch)
+                self._parts = PartGraphs(self._gradients, flat, self.optimizer)
+                self._forbid.zero_()
+            self._parts.add(batch, share)
+        assert self._parts is not None
+        return self._parts.update(self._update)
+
+    def _update(self, loss: Tensor, gradient: Tensor, flat: FlatAdam) -> Outcome:
+        norm, bad = flat.step(self.config.clip, self._forbid, loss, gradient)
+        self._count(bad)
+        return loss, norm, bad
 
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome]:
         """Record the whole step; the warm-up runs it with the update switched off.
@@ -141,27 +165,31 @@ class Stepper:
         The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
         """
         self._buffers = tuple(x.to(self.world.device, copy=True) for x in batch)
-
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._gradients(self._gathered(), 1.0)
-            self.optimizer.found_inf = self._forbid  # type: ignore[attr-defined]
-            self.optimizer.step()  # changes nothing, but makes its state
-            del self.optimizer.found_inf  # type: ignore[attr-defined]
-            flat = FlatAdam(self.optimizer)
-            flat.step(self.config.clip, self._forbid, self._gradients(self._gathered(), 1.0))
-        torch.cuda.current_stream().wait_stream(stream)
-        self.optimizer.zero_grad(set_to_none=True)
+        flat = self._warm_up(self._gathered())
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), beside() as side:
             loss = self._gradients(self._gathered(), 1.0)
             side.join()
-            norm, bad = flat.step(self.config.clip, self._forbid, loss)
-            self._count(bad)
+            outcome = self._update(loss, flat.gradient(), flat)
         self._forbid.zero_()
-        return graph, (loss, norm, bad)
+        return graph, outcome
+
+    def _warm_up(self, batch: Batch) -> FlatAdam:
+        """Run a step a few times with the update switched off, and make the optimiser's state."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self._gradients(batch, 1.0)
+            self.optimizer.found_inf = self._forbid  # type: ignore[attr-defined]
+            self.optimizer.step()  # changes nothing, but makes its state
+            del self.optimizer.found_inf  # type: ignore[attr-defined]
+            flat = FlatAdam(self.optimizer)
+            loss = self._gradients(batch, 1.0)
+            flat.step(self.config.clip, self._forbid, loss, flat.gradient())
+        torch.cuda.current_stream().wait_stream(stream)
+        self.optimizer.zero_grad(set_to_none=True)
+        return flat
 
     def _autocast(self) -> contextlib.AbstractContextManager[object]:
         if self.config.precision != "bfloat16":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -14,6 +15,10 @@ class Task(Protocol):
 
     A task whose data lie on the device may set `gathers_on_device`: a step captured as a CUDA graph then calls `batch` with
     numbers that are there already, and must find everything it does there captured.
+
+    A task whose samples differ in size may have `parts(indices)`, which gives the batch in pieces of only a few different
+    shapes, each with its share of the batch's loss. Steps are then captured piece by piece, one CUDA graph per shape;
+    gradients add up, and one update follows.
     """
 
     model: nn.Module
@@ -34,4 +39,13 @@ class Task(Protocol):
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """Metrics on the evaluation sets, for the finished run."""
+        ...
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A task that can cut its batches into pieces of a few shapes."""
+
+    def parts(self, indices: Tensor) -> Iterable[tuple[Batch, float]]:
+        """The batch of these samples in pieces, on the device, and what each counts in the batch's loss."""
         ...

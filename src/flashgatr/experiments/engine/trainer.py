@@ -133,7 +133,7 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         self.task.model.train()
         weight = len(mine) * self.world.size / train.batch_size
-        batch = (mine,) if stepper.gathers else self.task.batch(mine)
+        batch = (mine,) if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
             own = self.task.model.state_dict()
