@@ -9,6 +9,7 @@ that changes nothing but the rounding.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
@@ -304,7 +305,8 @@ class GATr(nn.Module):
     def _run_small(self, mv: Tensor, s: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
         """The fused network with its ends fused too: centres, shifts and rows in a kernel each."""
         c, shape = self.config, sets.shape
-        mv, s = mv.reshape(-1, *mv.shape[-3:]), s.reshape(-1, *s.shape[-2:])
+        samples = math.prod(shape[:-1])  # reshape cannot find it where there are no scalars
+        mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = fused.enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
         around = Surroundings(reference, (mv, s), sets, None, None, True)

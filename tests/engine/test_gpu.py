@@ -47,5 +47,8 @@ def test_a_step_in_parts_of_several_shapes_equals_one_step(tmp_path, monkeypatch
     found = train(tmp_path / "divided", toy=options, world=world, cuda_graph=True)
     torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-5, atol=1e-6)
     assert found.summary["skipped"] == expected.summary["skipped"] == 1
-    losses = [[x["loss"] for x in toy.lines(run.folder, "train")] for run in (found, expected)]
-    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), equal_nan=True)
+    losses = [
+        torch.tensor([x["loss"] or torch.nan for x in toy.lines(run.folder, "train")])
+        for run in (found, expected)
+    ]
+    torch.testing.assert_close(*losses, rtol=1e-4, atol=1e-4, equal_nan=True)

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from . import config as configuration
-from . import toml
+from . import measures, toml
 from .config import ConfigError, RunConfig
 from .engine.trainer import TrainingError, fingerprint
 from .results import record
@@ -57,6 +57,26 @@ def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[P
         raise ConfigError(f"{recipe} may have the tables [run] and [grid], got {sorted(content)}")
     base = configuration.override(configuration.from_dict(content.get("run", {})), changes or [])
     return list(_runs(base, content.get("grid", {}), folder))
+
+
+def select(runs: list[Planned], only: list[str]) -> list[Planned]:
+    """Those whose values are among the ones named, as KEY=VALUE of the grid; a key may be named several times."""
+    wanted: dict[str, set[str]] = {}
+    for text in only:
+        key, sign, value = text.partition("=")
+        known = runs[0].values if runs else {}
+        if not sign or key not in known:
+            raise ConfigError(
+                f"--only takes KEY=VALUE of the recipe's grid ({', '.join(known) or 'it has none'}), "
+                f"got {text!r}"
+            )
+        wanted.setdefault(key, set()).add(value)
+    found = [
+        run for run in runs if all(str(run.values[key]) in some for key, some in wanted.items())
+    ]
+    if only and not found:
+        raise ConfigError(f"no run of the recipe has {' and '.join(only)}; list them with --list")
+    return found
 
 
 def _runs(base: RunConfig, grid: dict[str, Any], folder: Path) -> Iterator[Planned]:
@@ -127,15 +147,12 @@ def record_results(runs: list[Planned], recipe: str) -> int:
         if found is None or not run.is_finished:
             continue
         number += 1
-        base = dict(
-            train_samples=run.config.data.train_samples,
-            steps=run.config.train.steps,
-            recipe=recipe,
-            seed=run.config.seed,
-        )
+        config = run.config
+        measured = measures.of(config.experiment)
+        base = dict(steps=config.train.steps, recipe=recipe, seed=config.seed)
         for where, metrics in found["results"].items():
-            for metric in ("mse", "median", "q90", "trimmed"):
-                settings = {**base, "set": where}
-                name = f"{run.config.experiment}-accuracy"
-                record(name, run.config.model.name, metric, metrics[metric], "length²", settings)
+            settings = measured.about(config, where, metrics) | base
+            for metric, value, unit in measured.records(metrics):
+                name = f"{config.experiment}-accuracy"
+                record(name, config.model.name, metric, value, unit, settings)
     return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -143,20 +144,9 @@ def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == dtype and x.is_contiguous() else x.to(dtype).contiguous()
 
 
-_known: dict[int, tuple[LinearPlan, Tensor | None]] = {}
-
-
+@functools.lru_cache(maxsize=256)
 def _runs(plan: LinearPlan) -> Tensor | None:
-    """Pieces of a plan's inputs that stay together in standard order: (first, where to, how many); None: the same order.
-
-    Kept by the plan's identity (which lasts, as the plan is kept too): its hash takes as long as a small kernel.
-    """
-    if id(plan) not in _known:
-        _known[id(plan)] = plan, _find_runs(plan)
-    return _known[id(plan)][1]
-
-
-def _find_runs(plan: LinearPlan) -> Tensor | None:
+    """Pieces of a plan's inputs that stay together in standard order: (first, where to, how many); None: the same order."""
     standard = columns(range(plan.in_mv), range(plan.in_s))
     if plan.inputs == standard:
         return None

@@ -291,12 +291,13 @@ class WeightGradients:
         return out
 
 
-@contextlib.contextmanager
-def _beside(*used: Tensor) -> Iterator[None]:
+_HERE = contextlib.nullcontext()
+
+
+def _beside(*used: Tensor) -> contextlib.AbstractContextManager[None]:
     """Within: on the side stream, if there is one."""
     side = SideStream.active
-    with contextlib.nullcontext() if side is None else side.running(*used):
-        yield
+    return _HERE if side is None else side.running(*used)
 
 
 def _column_sums(x: Tensor, out: Tensor) -> None:

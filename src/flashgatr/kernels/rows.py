@@ -90,9 +90,12 @@ def head_columns(heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER)
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinearPlan:
-    """An equivariant linear map between two kinds of rows."""
+    """An equivariant linear map between two kinds of rows; `linear_plan` gives the same one for the same arguments.
+
+    Plans are compared by identity: to compare their columns would take longer than a small kernel runs.
+    """
 
     in_mv: int
     out_mv: int
@@ -119,6 +122,7 @@ class LinearPlan:
         return sum(self.sizes)
 
 
+@functools.lru_cache(maxsize=1024)
 def linear_plan(
     in_mv: int,
     out_mv: int,

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from ..algebra import BLADES, E123, EUCLIDEAN, NULL, POINT, POINT_SIGN
 from ..versors import SHIFT
+from .launch import Kernel
 from .rows import ORDER
 from .terms import sums
 
@@ -744,10 +745,21 @@ def _compile(title: str, source: str) -> Any:
     return module
 
 
-_gates = _compile("gate", _gate_source())
-gate_forward, gate_backward = _gates.gate_forward, _gates.gate_backward
-_bilinear = _compile("bilinear", _bilinear_source())
-bilinear_forward, bilinear_backward = _bilinear.bilinear_forward, _bilinear.bilinear_backward
-_ends = _compile("ends", _ends_source())
-survey, enter = _ends.survey, _ends.enter
-leave, leave_backward = _ends.leave, _ends.leave_backward
+_generated = [_compile(title, source()) for title, source in (
+    ("gate", _gate_source), ("bilinear", _bilinear_source), ("ends", _ends_source),
+)]  # fmt: skip
+norm_forward, norm_backward = Kernel(norm_forward), Kernel(norm_backward)
+features_forward, features_backward = Kernel(features_forward), Kernel(features_backward)
+small_attention_forward = Kernel(small_attention_forward)
+small_attention_backward = Kernel(small_attention_backward)
+small_product, prepare, collapse = Kernel(small_product), Kernel(prepare), Kernel(collapse)
+column_sums, adam = Kernel(column_sums), Kernel(adam)
+gate_forward, gate_backward = (
+    Kernel(_generated[0].__dict__[f"gate_{x}"]) for x in ("forward", "backward")
+)
+bilinear_forward, bilinear_backward = (
+    Kernel(_generated[1].__dict__[f"bilinear_{x}"]) for x in ("forward", "backward")
+)
+survey, enter, leave, leave_backward = (
+    Kernel(_generated[2].__dict__[x]) for x in ("survey", "enter", "leave", "leave_backward")
+)

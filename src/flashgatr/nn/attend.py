@@ -159,14 +159,15 @@ def _attend_padded(
 
 
 def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys with one more feature, whose product buries the logits of keys that are not valid.
+    """Queries and keys with a few more features, whose products bury the logits of keys that are not valid.
 
     A mask would cost cuDNN's kernel; this costs a lane, and the keys' weights come out as exact zeros.
     """
     large = 2.0**15 if q.dtype == torch.float16 else 2.0**60
-    lane = torch.where(mask, 0.0, -large).to(k.dtype)[..., None, None]
-    ones = q.new_full((*q.shape[:-1], 1), large)
-    return torch.cat([q, ones], dim=-1), torch.cat([k, lane.expand(*k.shape[:-1], 1)], dim=-1)
+    more = 8 - q.shape[-1] % 8
+    lane = F.pad(torch.where(mask, 0.0, -large).to(k.dtype)[..., None, None], (0, more - 1))
+    lane = lane.expand(*k.shape[:-1], more)
+    return F.pad(q, (0, more), value=large), torch.cat([k, lane], dim=-1)
 
 
 def cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
@@ -174,7 +175,7 @@ def cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
         q.is_cuda
         and q.dtype in _HALF
-        and 0 < q.shape[-1] < 128  # there may be one feature more for masks
+        and 0 < q.shape[-1] <= 120  # masks may take up to eight features more
         and 0 < v.shape[-1] <= 128
         and min(q.shape[-3], k.shape[-3]) > 1
         and q.numel() > 0

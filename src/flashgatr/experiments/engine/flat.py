@@ -36,6 +36,10 @@ class FlatAdam:
                 s["step"] = self.steps
         self.betas = torch.tensor(self.group["betas"], dtype=torch.float64, device=self.flat.device)
 
+    def forget(self) -> None:
+        """Let go of the parameters' gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+
     def gradient(self) -> Tensor:
         """Of all parameters, one after another."""
         return _flatten([p.grad for p in self.parameters if p.grad is not None])

@@ -148,7 +148,7 @@ class Stepper:
         for batch, share in self.task.parts(indices):
             if self._parts is None:
                 flat = self._warm_up(batch)
-                self._parts = PartGraphs(self._gradients, flat, self.optimizer)
+                self._parts = PartGraphs(self._gradients, flat)
                 self._forbid.zero_()
             self._parts.add(batch, share)
         assert self._parts is not None

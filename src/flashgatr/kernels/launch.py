@@ -1,0 +1,48 @@
+"""Triton kernels, launched with less ado.
+
+Triton finds the compiled kernel for a call by looking at every argument, which takes longer than many a small kernel runs. What
+decides is little: constants, dtypes, alignment of pointers, and whether an integer is one or a multiple of sixteen.
+Calls that agree in these go straight to the kernel that Triton found for the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+_ALIGNED = 16
+_LARGE = 1 << 31
+
+
+class Kernel:
+    """`kernel[grid](*arguments, **constants)`, as of a function under triton.jit."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self._known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: Any, **constants: Any) -> None:
+            key = (arguments[0].device, *constants.items(), *map(_kind, arguments))
+            known = self._known.get(key)
+            if known is not None:
+                compiled, rest = known
+                compiled[*grid, *(1,) * (3 - len(grid))](*arguments, *rest)
+                return
+            compiled = self.function[grid](*arguments, **constants)
+            if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
+                names = self.function.arg_names[len(arguments) :]
+                self._known[key] = compiled, tuple(constants[name] for name in names)
+
+        return launch
+
+
+def _kind(x: Any) -> Any:
+    """What of an argument decides which kernel serves."""
+    if isinstance(x, Tensor):
+        return x.dtype, x.data_ptr() % _ALIGNED == 0
+    if isinstance(x, int):
+        return x == 1, x % _ALIGNED == 0, -_LARGE <= x < _LARGE
+    return type(x)
