@@ -1,13 +1,14 @@
 """The artery networks on meshes of 3,700 to 8,000 vertices, 8 to a batch, other meshes in every step: as the engine trains.
 
 Forward, backward, clip and Adam; on a GPU as one CUDA graph per size of padded pairs (`engine.parts`). Time per 1,000 vertices,
-beside forward and backward of meshes of one size (`artery-step`, as a graph) in the same run. Before measuring, every
-size is met once. Steps that take more than three times the median are counted: that is what something compiled or planned
+beside forward and backward of meshes of one size (`artery-step`, as a graph) in the same run. Steps follow each other without a
+pause, as in training. Before measuring, every size is met once. Steps that take more than three times the median are counted: that is what something compiled or planned
 again looks like.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from functools import partial
@@ -22,6 +23,7 @@ from ..arteries.packed import ROUND, pack
 from ..arteries.task import ArteryTask, Options
 from ..config import TrainConfig
 from ..engine.distributed import World
+from ..engine.parts import LANES
 from ..engine.stepper import Stepper, make_optimizer
 from . import timing, workload
 from .artery_step import FEWER_MESHES, FEWER_VERTICES, MESHES, VERTICES, fixed_size, told, works
@@ -78,15 +80,17 @@ def ragged(
         given = torch.tensor(numbers)
         stepper.step((given,) if stepper.takes_numbers else task.batch(given))
 
-    for number in {task.size(k) // ROUND: k for k in range(task.samples)}.values():
-        step([number])
-    draw, rates = random.Random(0), []
+    for number in {math.ceil(task.size(k) / ROUND): k for k in range(task.samples)}.values():
+        step([number] * 2 * LANES)
+    draw = random.Random(0)
     for _ in range(3):
         step(draw.sample(range(task.samples), meshes))
-    for _ in range(steps):
-        numbers = draw.sample(range(task.samples), meshes)
-        vertices = sum(task.size(k) for k in numbers)
-        rates.append(1000 * timing.once(partial(step, numbers), device) / vertices)
+    drawn = [draw.sample(range(task.samples), meshes) for _ in range(steps)]
+    times = timing.in_a_row([partial(step, numbers) for numbers in drawn], device)
+    rates = [
+        1000 * time / sum(task.size(k) for k in numbers)
+        for time, numbers in zip(times, drawn, strict=True)
+    ]
     typical = statistics.median(rates)
     metrics = {
         "time per 1,000 items": typical,

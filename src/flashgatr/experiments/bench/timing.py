@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import statistics
 import time
 import traceback
@@ -69,6 +70,20 @@ def once(step: Step, device: torch.device) -> float:
     end.record()
     torch.cuda.synchronize()
     return float(start.elapsed_time(end))
+
+
+def in_a_row(steps: Sequence[Step], device: torch.device) -> list[float]:
+    """Milliseconds of each of several steps that do not wait for each other."""
+    if device.type != "cuda":
+        return [once(step, device) for step in steps]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(len(steps) + 1)]
+    torch.cuda.synchronize()
+    events[0].record()
+    for step, event in zip(steps, events[1:], strict=True):
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    return [float(a.elapsed_time(b)) for a, b in itertools.pairwise(events)]
 
 
 def in_turn(
