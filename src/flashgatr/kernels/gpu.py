@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import BLADES, EUCLIDEAN
+from .launch import kernels
 from .rows import (
     ALIGN,
     ATTENDED,
@@ -123,8 +124,6 @@ def prepare(
     parameters: Sequence[Tensor], plans: tuple[LinearPlan, ...], dtype: torch.dtype
 ) -> Tensor:
     """The dense matrices of several maps, one after another."""
-    from . import triton_kernels as kernels
-
     theta = _concatenated(parameters)
     table = _on_device(_prepare_table, plans, theta.device)
     out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
@@ -164,8 +163,6 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     few = 0 < x.shape[0] <= FEW_ROWS and x.dtype == torch.float32
     if not few or torch.get_float32_matmul_precision() == "highest":
         return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
-    from . import triton_kernels as kernels
-
     (m, k), n = x.shape, matrix.shape[1]
     x = x.contiguous()
     out = torch.empty(m, n, device=x.device)
@@ -278,8 +275,6 @@ class WeightGradients:
 
     def collect(self) -> Tensor:
         """One after another, float32."""
-        from . import triton_kernels as kernels
-
         table = _on_device(_gather_table, self.plans, self.dense.device)
         factors = _on_device(_all_factors, self.plans, self.dense.device)
         out = torch.empty(table.shape[0], device=self.dense.device)
@@ -302,8 +297,6 @@ def _beside(*used: Tensor) -> contextlib.AbstractContextManager[None]:
 
 def _column_sums(x: Tensor, out: Tensor) -> None:
     """out = x.sum(0), in float32 and always in the same order."""
-    from . import triton_kernels as kernels
-
     items, width = x.shape
     loops = 16
     parts = math.ceil(items / (16 * loops))
@@ -333,8 +326,6 @@ def norm(
     x: Tensor, delta: Tensor, sizes: Sizes, epsilon: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x + delta, its normalised rows, and the statistics for the backward pass."""
-    from . import triton_kernels as kernels
-
     items = x.shape[0]
     new = torch.empty_like(x)
     y = torch.empty(items, normed_width(sizes), dtype=dtype, device=x.device)
@@ -358,8 +349,6 @@ def norm_backward(
     delta_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of x, and of delta in its dtype (empty if that is the same dtype)."""
-    from . import triton_kernels as kernels
-
     items = y.shape[0]
     out = torch.empty(items, sizes.width, device=y.device)
     has_low = delta_dtype != torch.float32
@@ -404,8 +393,6 @@ def features(
     raw: Tensor, heads: Heads, weights: list[Tensor | None], epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (T, H, D), keys (T, HK, D) and values (T, HK, V) from the projected rows."""
-    from . import triton_kernels as kernels
-
     items = raw.shape[0]
     values = heads.s + BLADES * heads.mv
     q = raw.new_empty(items, heads.queries, heads.features)
@@ -429,8 +416,6 @@ def features_backward(
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of the projected rows, and of the logarithms of beta (H, C), alpha (H), gamma (H) in parts to be summed."""
-    from . import triton_kernels as kernels
-
     items = raw.shape[0]
     out = torch.empty_like(raw)
     arguments = _head_arguments(heads, weights, items)
@@ -465,8 +450,6 @@ def together() -> contextlib.AbstractContextManager[None]:
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
     """Attention within consecutive sets of `items` items."""
-    from . import triton_kernels as kernels
-
     total, heads, _ = q.shape
     out = v.new_empty(total, heads, v.shape[-1])
     if total:
@@ -479,8 +462,6 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
 def small_attention_backward(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from . import triton_kernels as kernels
-
     g_q, g_k, g_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if q.shape[0]:
         kernels.small_attention_backward[q.shape[0] // items, k.shape[1]](
@@ -498,8 +479,6 @@ def _small_tile(q: Tensor, k: Tensor, v: Tensor, items: int) -> dict[str, int]:
 
 def survey(mv: Tensor) -> tuple[Tensor, Tensor]:
     """The working centre (B, 3) of every sample of mv (B, items, C, 16), and its mean e123 (B)."""
-    from . import triton_kernels as kernels
-
     samples, rows = mv.shape[0], mv.shape[1] * mv.shape[2]
     center, mean = mv.new_empty(samples, 3), mv.new_empty(samples)
     noise = (16 * torch.finfo(mv.dtype).eps) ** 2
@@ -510,8 +489,6 @@ def survey(mv: Tensor) -> tuple[Tensor, Tensor]:
 
 def enter(mv: Tensor, s: Tensor, center: Tensor) -> Tensor:
     """Rows of (B, items, C, 16) and (B, items, S), moved so that the centre of every sample is the origin."""
-    from . import triton_kernels as kernels
-
     samples, items, c, _ = mv.shape
     total = samples * items
     out = torch.empty(total, s.shape[-1] + BLADES * c, device=mv.device)
@@ -524,8 +501,6 @@ def enter(mv: Tensor, s: Tensor, center: Tensor) -> Tensor:
 
 def leave(x: Tensor, center: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
     """Multivectors (T, C, 16) and scalars (T, S) of rows, moved back."""
-    from . import triton_kernels as kernels
-
     total = x.shape[0]
     if not sizes.mv:
         return x.new_empty(total, 0, BLADES), x[:, : sizes.s].clone()
@@ -539,8 +514,6 @@ def leave(x: Tensor, center: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
 
 
 def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor, sizes: Sizes) -> Tensor:
-    from . import triton_kernels as kernels
-
     total = g_mv.shape[0]
     if not sizes.mv:
         return g_s.clone()
@@ -556,8 +529,6 @@ def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor, sizes: Sizes) -> T
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
     """Scalars of y, products and joins of the four parts of p."""
-    from . import triton_kernels as kernels
-
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out = p.new_empty(items, sizes.s + 2 * BLADES * channels + ONES)
     if items:
@@ -573,8 +544,6 @@ def bilinear_backward(
     p: Tensor, y: Tensor, reference: Tensor, g: Tensor, sizes: Sizes, needs_reference: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradient of p, the layer's output again, and the gradient of the reference."""
-    from . import triton_kernels as kernels
-
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out, g_p = g.new_empty(items, g.shape[1] + ONES), torch.empty_like(p)
     g_ref = reference.new_zeros(items, channels) if needs_reference else reference
@@ -589,8 +558,6 @@ def bilinear_backward(
 
 
 def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
-    from . import triton_kernels as kernels
-
     items = x.shape[0]
     out = x.new_empty(items, sizes.width + ONES)
     if items:
@@ -604,8 +571,6 @@ def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
 
 def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
     """Gradient of x, and the gate's output again."""
-    from . import triton_kernels as kernels
-
     items = x.shape[0]
     g_x, out = torch.empty_like(x), x.new_empty(items, sizes.width + ONES)
     if items:

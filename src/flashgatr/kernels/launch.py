@@ -16,6 +16,20 @@ _ALIGNED = 16
 _LARGE = 1 << 31
 
 
+class Kernels:
+    """The functions of `triton_kernels`, which is imported when the first is needed: without a GPU, Triton may be missing."""
+
+    def __getattr__(self, name: str) -> Any:
+        from . import triton_kernels
+
+        found = getattr(triton_kernels, name)
+        setattr(self, name, found)
+        return found
+
+
+kernels = Kernels()
+
+
 class Kernel:
     """`kernel[grid](*arguments, **constants)`, as of a function under triton.jit."""
 

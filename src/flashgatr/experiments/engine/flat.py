@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import paths
+from ...kernels.launch import kernels
 
 
 class FlatAdam:
@@ -66,8 +67,6 @@ class FlatAdam:
                 eps=group["eps"], amsgrad=False, maximize=False, grad_scale=divisor, found_inf=skip,
             )  # fmt: skip
             return
-        from ...kernels import triton_kernels as kernels
-
         corrections = 1 - self.betas**self.steps  # float64: the second is near zero at first
         kernels.adam[(-(-self.flat.numel() // 1024),)](
             self.flat, gradient, self.first, self.second, group["lr"], divisor, skip, corrections,
