@@ -8,12 +8,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .. import AxialGATr, GATr, GATrConfig, LoadError
 from ..config import PRESETS, preset
+from . import measures
 
 if TYPE_CHECKING:
     import typer as typer_module
@@ -120,15 +121,13 @@ def show_parameters() -> None:
     _table("Presets: GATr.from_preset(name), AxialGATr.from_preset(name)", columns, lines)
 
 
-def show_results(results: dict[str, dict[str, float]], title: str, of: str = "set") -> None:
+def show_results(
+    results: dict[str, dict[str, Any]], title: str, of: str = "set", experiment: str = "nbody"
+) -> None:
     """Print metrics, a line per evaluation set of one run, or per model on one set."""
-    columns = [of, "mse", "median", "90 % quantile", "without worst 1 %", "systems"]
-    keys = ["mse", "median", "q90", "trimmed"]
-    lines = [
-        [name, *(f"{found[key]:.3e}" for key in keys), str(int(found["systems"]))]
-        for name, found in results.items()
-    ]
-    _table(title, columns, lines)
+    measured = measures.of(experiment)
+    lines = [[name, *measured.row(found)] for name, found in results.items()]
+    _table(title, [of, *measured.titles], lines)
 
 
 def is_run(path: Path) -> bool:

@@ -37,7 +37,19 @@ def options(
 
 def register(app: typer.Typer) -> None:
     app.callback()(options)
-    for command in (demo, data, train, evaluate, report, sweep, bench, convert, doctor, parameters):
+    for command in (
+        demo,
+        data,
+        train,
+        evaluate,
+        predict,
+        report,
+        sweep,
+        bench,
+        convert,
+        doctor,
+        parameters,
+    ):
         app.command(name={"evaluate": "eval"}.get(command.__name__))(command)
 
 
@@ -58,22 +70,100 @@ def demo(
 
 
 def data(
-    experiment: Annotated[str, typer.Argument(help="Which experiment's data: nbody.")],
-    folder: Folder = Path("data/nbody"),
-    train: Annotated[int, typer.Option(help="Number of training systems.")] = 100_000,
-    others: Annotated[int, typer.Option(help="Number of systems in each other set.")] = 5_000,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    context: typer.Context,
+    experiment: Annotated[str, typer.Argument(help="Which experiment's data: nbody or arteries.")],
+    folder: Annotated[
+        Optional[Path],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option("--folder", "-f", help="Where the files go (default: data/EXPERIMENT)."),
+    ] = None,
+    train: Annotated[int, typer.Option(help="nbody: number of training systems.")] = 100_000,
+    others: Annotated[
+        int, typer.Option(help="nbody: number of systems in each other set.")
+    ] = 5_000,
+    seed: Annotated[
+        int, typer.Option(help="nbody, synthetic arteries: seed of all random numbers.")
+    ] = 0,
     preset: Annotated[
-        str, typer.Option(help="released (the authors' generator), appendix or main_text.")
+        str, typer.Option(help="nbody: released (the authors' generator), appendix or main_text.")
     ] = "released",
+    source: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="arteries: raw data, database.hdf5 or a folder of one file per sample."),
+    ] = None,
+    division: Annotated[
+        str, typer.Option(help="arteries: whose sets, original (the authors' code) or published.")
+    ] = "original",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="arteries: compare with what the published data are.")
+    ] = False,
+    synthetic: Annotated[
+        int,
+        typer.Option(
+            min=0, help="arteries: make so many vessels of our own (FOLDER/raw), then prepare them."
+        ),
+    ] = 0,
+    mesh: Annotated[
+        tuple[int, int, int],
+        typer.Option(
+            help="synthetic arteries: elements in the core, the ring and along the vessel."
+        ),
+    ] = (3, 2, 80),
+    max_reduction: Annotated[
+        float, typer.Option(help="synthetic arteries: the most that stenoses take off the radius.")
+    ] = 0.49,
+    spatial: Annotated[
+        bool, typer.Option("--spatial", help="synthetic arteries: bent in space, not in a plane.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
 ) -> None:
-    """Generate data. Existing files with the same settings are kept."""
+    """Generate (nbody) or prepare (arteries) data. Existing files with the same settings are kept."""
+    shape = ["mesh", "max_reduction", "spatial"]
+    own = dict(
+        nbody=["train", "others", "preset"],
+        arteries=["source", "division", "verify", "synthetic", *shape],
+    )
+    if experiment not in own:
+        raise ValueError(f"unknown experiment {experiment!r}; expected {' or '.join(own)}")
+    folder = folder or Path("data") / experiment
+    origins = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, place in origins.items() if place and place.name == "COMMANDLINE"]
+    for name in (x for other, names in own.items() if other != experiment for x in names):
+        if name in given:
+            raise ValueError(f"--{name.replace('_', '-')} is not for the {experiment} data")
+    if experiment == "arteries":
+        from .arteries import command
+
+        failed = False
+        if synthetic and source:
+            raise ValueError("got both --source and --synthetic; expected one of them")
+        if 0 < synthetic < 3:
+            raise ValueError(
+                f"--synthetic must be at least 3 (train, val and test), got {synthetic}"
+            )
+        for name in given:
+            if not synthetic and name in ["seed", *shape]:
+                raise ValueError(f"--{name.replace('_', '-')} goes with --synthetic NUMBER")
+        if synthetic:
+            from .arteries.synthetic.generate import generate
+
+            source = folder / "raw"
+            failed = bool(
+                generate(
+                    source,
+                    synthetic,
+                    seed,
+                    mesh=mesh,
+                    workers=workers or None,
+                    planar=not spatial,
+                    max_reduction=max_reduction,
+                    say=typer.echo,
+                ).failed
+            )
+        code = command.data(folder, source, workers or None, division, verify)
+        raise typer.Exit(code or int(failed))
     from .nbody import data as nbody
     from .nbody.simulate import preset as settings
 
-    if experiment != "nbody":
-        raise ValueError(f"unknown experiment {experiment!r}; expected nbody")
     nbody.generate(
         folder,
         train=train,
@@ -89,7 +179,10 @@ def data(
 
 
 def train(
-    experiment: Annotated[str, typer.Argument(help="Which experiment: nbody.")] = "nbody",
+    experiment: Annotated[
+        Optional[str],  # noqa: UP045  typer reads the annotation at run time
+        typer.Argument(help="Which experiment: nbody or arteries (default: the settings')."),
+    ] = None,
     config: Annotated[
         Optional[Path], typer.Option("--config", "-c", help="A TOML file with settings.")  # noqa: UP045
     ] = None,
@@ -111,15 +204,16 @@ def train(
     if resume and config is None and folder is not None and (not change or cli.is_run(folder)):
         settings = runs.load_config(cli.run_folder(folder))
     else:  # with settings given, --resume means: start it, or continue it
-        settings = configuration.load(config) if config else configuration.RunConfig()
-        settings = replace(settings, experiment=experiment)
+        settings = configuration.load(config) if config else runs.defaults(experiment or "nbody")
+        settings = replace(settings, experiment=experiment or settings.experiment)
     if folder is not None:
         settings = replace(settings, folder=str(folder))
     settings = configuration.override(settings, change or [])
     summary = runs.train(settings, resume=resume)
     best = settings.train.restore_best and summary["best_score"] is not None
     step = summary["best_step"] if best else summary["step"]
-    cli.show_results(summary["results"], f"{settings.model.name}: weights of step {step}")
+    title = f"{settings.model.name}: weights of step {step}"
+    cli.show_results(summary["results"], title, experiment=settings.experiment)
 
 
 def evaluate(
@@ -131,7 +225,63 @@ def evaluate(
     from . import runs
 
     settings = configuration.override(runs.load_config(cli.run_folder(run)), change or [])
-    cli.show_results(runs.evaluate(settings)["results"], f"{run}: {settings.model.name}")
+    results = runs.evaluate(settings)["results"]
+    title = f"{run}: {settings.model.name}"
+    cli.show_results(results, title, experiment=settings.experiment)
+
+
+def predict(
+    experiment: Annotated[str, typer.Argument(help="Which experiment: arteries.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    mesh: Annotated[
+        Path, typer.Argument(help="A vessel: .vtp, .vtu, .stl, .ply, .obj, or .hdf5 as published.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where NAME.vtp and NAME.png go.")
+    ] = Path("predictions"),
+    inlet: Annotated[
+        str, typer.Option(help="The inlet: auto, the number of an end, or a point 'x y z' near it.")
+    ] = "auto",
+    scale: Annotated[str, typer.Option(help="Unit of the mesh: auto, cm, mm or m.")] = "auto",
+    extensions: Annotated[
+        str, typer.Option(help="Straight flow extensions: auto, cut, add or keep.")
+    ] = "auto",
+    sample: Annotated[
+        Optional[str],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option(help="Which sample of an HDF5 file or folder with several."),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="Point array of a .vtp or .vtu file to compare with, in dyn/cm².")
+    ] = "wss_reference",
+    both_signs: Annotated[
+        bool, typer.Option("--both-signs", help="GATr exact under mirrors, at twice the cost.")
+    ] = False,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu or cuda, instead of the run's setting.")
+    ] = "",
+) -> None:
+    """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
+    if experiment != "arteries":
+        raise ValueError(f"unknown experiment {experiment!r} to predict in; expected arteries")
+    from .arteries import predict as arteries
+
+    found, notes, files = arteries.run(
+        cli.run_folder(run),
+        mesh,
+        out,
+        device=device,
+        both_signs=both_signs,
+        sample=sample,
+        inlet=inlet,
+        scale=scale,
+        extensions=extensions,
+        reference=reference,
+    )
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    cli._table(found.mesh.name, ["", "found"], [list(row) for row in found.rows()])
+    for file in files:
+        typer.echo(f"wrote {file}")
 
 
 def report(
@@ -150,6 +300,12 @@ def sweep(
     recipe: Annotated[Path, typer.Argument(help="A recipe: settings and a grid of values.")],
     folder: Folder = Path("runs/sweep"),
     change: Changes = None,
+    only: Annotated[
+        Optional[list[str]],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option(
+            metavar="KEY=VALUE", help="Only runs with this value of the grid (repeat for more)."
+        ),
+    ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Only list the runs.")] = False,
     jobs: Annotated[int, typer.Option(help="Runs at a time, each in its own process.")] = 1,
     record: Annotated[
@@ -159,7 +315,7 @@ def sweep(
     """Run all runs of a recipe that are not finished yet. Stop and start it as you like."""
     from . import sweep as recipes
 
-    planned = recipes.plan(recipe, folder, change or [])
+    planned = recipes.select(recipes.plan(recipe, folder, change or []), only or [])
     if list_only:
         for run in planned:
             typer.echo(f"{'finished' if run.is_finished else 'to do':>8}  {run.name}")

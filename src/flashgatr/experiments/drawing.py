@@ -107,7 +107,12 @@ def data_efficiency(report: dict[str, Any], labels: Sequence[str]) -> bytes:
         return _png(figure)
 
 
-def curves(runs: Sequence[Curve], labels: Sequence[str]) -> bytes:
+def curves(
+    runs: Sequence[Curve],
+    labels: Sequence[str],
+    what: str = "systems",
+    score: str = "mean squared error",
+) -> bytes:
     """A panel per number of samples, a line per run."""
     drawn = [run for run in runs if run.points]
     if not drawn:
@@ -119,14 +124,14 @@ def curves(runs: Sequence[Curve], labels: Sequence[str]) -> bytes:
         looks = _looks(labels)
         for ax, number in zip(axes, samples, strict=True):
             title = "all" if number == math.inf else f"{number:,}"
-            ax.set(yscale="log", title=f"{title} training systems", xlabel="step")
+            ax.set(yscale="log", title=f"{title} training {what}", xlabel="step")
             ax.grid(visible=True, axis="y")
             for run in drawn:
                 if (run.samples or math.inf) == number:
                     look = {**looks[run.label], "marker": "." if len(run.points) < 30 else ""}
                     ax.plot(*zip(*run.points, strict=True), linewidth=1.1, alpha=0.85, **look)
             ax.set_xlim(left=0)
-        axes[0].set_ylabel("mean squared error")
+        axes[0].set_ylabel(score)
         _legend(figure, [dict(label=label, color=looks[label]["color"]) for label in labels])
         return _png(figure)
 

@@ -54,13 +54,19 @@ def page(report: dict[str, Any], pictures: dict[str, bytes]) -> str:
         "Notes": _list(report["notes"]),
         "Runs that cannot be read": _list(f"{k}: {v}" for k, v in report["unreadable"].items()),
     }
-    body = "".join(f"<h2>{title}</h2>{text}" for title, text in sections.items() if text)
-    title = "n-body: where will the bodies be?"
+    return document("n-body: where will the bodies be?", INTRODUCTION, sections, report)
+
+
+def document(
+    title: str, introduction: str, sections: dict[str, str], report: dict[str, Any]
+) -> str:
+    """The whole page; sections without text are left out."""
+    body = "".join(f"<h2>{name}</h2>{text}" for name, text in sections.items() if text)
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><meta name="generator" '
         f'content="flashgatr {_escape(report["flashgatr"])}">'
-        f"<title>{title}</title><style>{CSS}</style><h1>{title}</h1>{INTRODUCTION}{body}</html>\n"
+        f"<title>{title}</title><style>{CSS}</style><h1>{title}</h1>{introduction}{body}</html>\n"
     )
 
 
@@ -119,19 +125,23 @@ def _runs(report: dict[str, Any]) -> str:
         }
         for folder, sets in report["data"].items()
     }
-    settings = "".join(
+    names = [title.lower() for title, _ in SETS.values()]
+    head = ["model", "training systems", "seed", "best step", *names, "folder"]
+    return (
+        f"<details><summary>All {len(rows)} runs, mean squared errors</summary>"
+        f"{_table(head, rows)}</details>" + _settings(blocks)
+    )
+
+
+def _settings(blocks: dict[str, dict[str, Any]]) -> str:
+    """Settings of every group, and what is in data folders, folded away."""
+    text = "".join(
         f"<h3>{_escape(title)}</h3><pre>"
         + _escape("\n".join(f"{key} = {json.dumps(value)}" for key, value in block.items()))
         + "</pre>"
         for title, block in blocks.items()
     )
-    names = [title.lower() for title, _ in SETS.values()]
-    head = ["model", "training systems", "seed", "best step", *names, "folder"]
-    return (
-        f"<details><summary>All {len(rows)} runs, mean squared errors</summary>"
-        f"{_table(head, rows)}</details>"
-        f"<details><summary>Settings and data</summary>{settings}</details>"
-    )
+    return f"<details><summary>Settings and data</summary>{text}</details>"
 
 
 def _table(head: list[str], rows: Iterable[list[Any]], soft: Iterable[list[Any]] = ()) -> str:
@@ -146,7 +156,7 @@ def _table(head: list[str], rows: Iterable[list[Any]], soft: Iterable[list[Any]]
     )
 
 
-def _image(name: str, pictures: dict[str, bytes]) -> str:
+def _image(name: str, pictures: dict[str, bytes], captions: dict[str, str] = PICTURES) -> str:
     if name not in pictures:
         return ""
     content = base64.b64encode(pictures[name]).decode()
@@ -154,7 +164,7 @@ def _image(name: str, pictures: dict[str, bytes]) -> str:
     return (
         f'<figure><div class="wide"><img alt="{name}" width="{0.53 * width:.0f}" '
         f'src="data:image/png;base64,{content}"></div>'
-        f"<figcaption>{_escape(PICTURES[name])}</figcaption></figure>"
+        f"<figcaption>{_escape(captions[name])}</figcaption></figure>"
     )
 
 

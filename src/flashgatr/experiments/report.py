@@ -1,4 +1,4 @@
-"""The report on finished n-body runs: report.html, which holds all of it, and its parts.
+"""The report on finished runs (of n-body here; others have their own): report.html, which holds all of it, and its parts.
 
     report.json       every number: of runs, of groups (mean and standard error over seeds), of the straight-line guess
     figure.png        error against the number of training systems on the three evaluation sets
@@ -14,7 +14,8 @@ import math
 import re
 import shlex
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,7 +68,11 @@ class Run:
 
 
 def write(paths: list[Path], out: Path) -> Path:
-    """Report on the finished runs in and below `paths`; the path of report.html."""
+    """Report on the finished runs in and below `paths`, of the experiment most are of; the path of report.html."""
+    if _experiment(paths) == "arteries":
+        from .arteries import report as arteries
+
+        return arteries.write(paths, out)
     notes: list[str] = []
     found, unreadable = collect(paths, notes)
     sets = _described(found, notes)
@@ -87,22 +92,40 @@ def write(paths: list[Path], out: Path) -> Path:
         "notes": notes,
     }
     pictures = _pictures(found, sets, report)
+    return store(out, report, pictures, page.page(report, pictures), PICTURES)
+
+
+def store(
+    out: Path, report: dict[str, Any], pictures: dict[str, bytes], text: str, names: Iterable[str]
+) -> Path:
+    """Write the files of a report, and take away pictures of an earlier one."""
     out.mkdir(parents=True, exist_ok=True)
-    for name in PICTURES:
+    for name in names:
         if name in pictures:
             io._write(out / name, pictures[name])
         else:
             (out / name).unlink(missing_ok=True)  # it would be an earlier report's
-    text = json.dumps(_finite(report), indent=1, ensure_ascii=False, allow_nan=False)
-    configuration.write_atomically(out / "report.json", text + "\n")
-    configuration.write_atomically(out / "report.html", page.page(report, pictures))
+    numbers = json.dumps(_finite(report), indent=1, ensure_ascii=False, allow_nan=False)
+    configuration.write_atomically(out / "report.json", numbers + "\n")
+    configuration.write_atomically(out / "report.html", text)
     return out / "report.html"
 
 
 # ---- runs ----
 
 
-def collect(paths: Sequence[Path], notes: list[str]) -> tuple[list[Run], dict[str, str]]:
+def _experiment(paths: Sequence[Path]) -> str:
+    """That of most runs, finished or not."""
+    found = []
+    for file in (file for path in paths for file in path.rglob(runs.CONFIG)):
+        with suppress(*_BAD_INPUT):
+            found.append(configuration.load(file).experiment)
+    return max(runs.EXPERIMENTS, key=found.count)
+
+
+def collect(
+    paths: Sequence[Path], notes: list[str], read: Callable[[Path], Run] | None = None
+) -> tuple[list[Run], dict[str, str]]:
     """The finished runs in and below some folders, and why others cannot be read."""
     folders: dict[Path, Path] = {}
     for path in paths:
@@ -118,7 +141,7 @@ def collect(paths: Sequence[Path], notes: list[str]) -> tuple[list[Run], dict[st
             unfinished.append(str(folder))
             continue
         try:
-            run = _read(folder)
+            run = (read or _read)(folder)
         except _BAD_INPUT as error:
             unreadable[str(folder)] = f"{error}" or type(error).__name__
             continue
@@ -143,7 +166,10 @@ def collect(paths: Sequence[Path], notes: list[str]) -> tuple[list[Run], dict[st
 def _read(folder: Path) -> Run:
     config = runs.load_config(folder)
     if config.experiment != "nbody":
-        raise LoadError(f"there is no report on the experiment {config.experiment!r} yet")
+        raise LoadError(
+            f"it is a run of the experiment {config.experiment!r}, most others are not; report on it "
+            "by itself"
+        )
     summary = runs.read_results(folder)
     results = (summary or {}).get("results")
     if summary is None or not isinstance(results, dict) or not results:
@@ -159,9 +185,9 @@ def _read(folder: Path) -> Run:
     return Run(folder, config, summary, numbers)
 
 
-def _labelled(found: list[Run], sets: Described) -> list[Run]:
+def _labelled(found: list[Run], sets: Described, models: dict[str, str] = MODELS) -> list[Run]:
     """The runs in order, with numbers of samples and labels: the model, and the settings in which its runs differ."""
-    names = [*MODELS, *sorted({run.config.model.name for run in found} - MODELS.keys())]
+    names = [*models, *sorted({run.config.model.name for run in found} - models.keys())]
     labelled = []
     for run in found:
         own = _compared(run.config)
@@ -172,9 +198,10 @@ def _labelled(found: list[Run], sets: Described) -> list[Run]:
             if any(other.get(key) != own.get(key) for other in alike)
         }
         parts = [f"{key.rpartition('.')[2]} {value}" for key, value in differ.items()]
-        label = ", ".join([MODELS.get(run.config.model.name, run.config.model.name), *parts])
+        label = ", ".join([models.get(run.config.model.name, run.config.model.name), *parts])
         train = sets.get(run.config.data.folder, {}).get("train")
-        samples = run.config.data.train_samples or (train.count if train else None)
+        counted = run.samples or run.config.data.train_samples
+        samples = counted or (train.count if train else None)
         labelled.append(replace(run, label=label, samples=samples))
 
     def place(run: Run) -> tuple[Any, ...]:
@@ -232,7 +259,9 @@ def _straight_line(
     return guess
 
 
-def _groups(found: list[Run]) -> list[dict[str, Any]]:
+def _groups(
+    found: list[Run], sets: Iterable[str] = SETS, metrics: Iterable[str] = METRICS
+) -> list[dict[str, Any]]:
     """Means and standard errors over seeds."""
     members: dict[tuple[str, int | None], list[Run]] = {}
     for run in found:
@@ -242,9 +271,10 @@ def _groups(found: list[Run]) -> list[dict[str, Any]]:
         results = {
             name: {
                 metric: _estimate([r.results[name][metric] for r in group if name in r.results])
-                for metric in METRICS
+                for metric in metrics
+                if all(metric in r.results[name] for r in group if name in r.results)
             }
-            for name in SETS
+            for name in sets
             if any(name in run.results for run in group)
         }
         seeds = [run.config.seed for run in group]
@@ -315,7 +345,7 @@ def _commands(found: list[Run], sets: Described) -> str:
 
 def assignments(config: RunConfig) -> list[str]:
     """KEY=VALUE for each setting that makes a model and has not its default."""
-    default = _compared(RunConfig())
+    default = _compared(runs.defaults(config.experiment))
     return [
         f"{key}={value if key == 'model.name' else toml.literal(value)}"
         for key, value in _compared(config).items()

@@ -17,12 +17,12 @@ from torch import nn
 from .. import io
 from . import config as configuration
 from . import registry
-from .config import ConfigError, RunConfig
+from .config import ConfigError, DataConfig, RunConfig, TrainConfig
 from .engine import Task, Trainer, distributed
 from .engine.distributed import World
 from .engine.trainer import set_precision
 
-EXPERIMENTS = ("nbody",)
+EXPERIMENTS = ("nbody", "arteries")
 RESULTS = "results.json"
 CONFIG = "config.toml"
 
@@ -33,9 +33,31 @@ def make_task(config: RunConfig, world: World) -> Task:
         from .nbody.task import NBodyTask
 
         return NBodyTask(config, world.device)
-    raise ConfigError(
-        f"unknown experiment {config.experiment!r}; {configuration.suggest(config.experiment, EXPERIMENTS)}"
+    if config.experiment == "arteries":
+        from .arteries.task import ArteryTask
+
+        return ArteryTask(config, world.device)
+    raise _unknown(config.experiment)
+
+
+def _unknown(experiment: str) -> ConfigError:
+    return ConfigError(
+        f"unknown experiment {experiment!r}; {configuration.suggest(experiment, EXPERIMENTS)}"
     )
+
+
+def defaults(experiment: str) -> RunConfig:
+    """The settings of the paper's GATr in an experiment."""
+    if experiment == "nbody":
+        return RunConfig()
+    if experiment == "arteries":
+        return RunConfig(
+            experiment="arteries",
+            folder="runs/arteries",
+            data=DataConfig(folder="data/arteries"),
+            train=TrainConfig(steps=200_000, batch_size=8, precision="bfloat16"),
+        )
+    raise _unknown(experiment)
 
 
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
