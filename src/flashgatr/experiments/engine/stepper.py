@@ -70,11 +70,10 @@ class Stepper:
         if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
             say("cuda_graph needs one process on a GPU; running step by step instead")
             self._wants_graph = False
-        self._divides = self._wants_graph and isinstance(task, Divisible)
+        gathers = self._wants_graph and getattr(task, "gathers_on_device", False)
+        self._divides = self._wants_graph and not gathers and isinstance(task, Divisible)
         self._parts: PartGraphs | None = None
-        self.takes_numbers = self._divides or (
-            self._wants_graph and getattr(task, "gathers_on_device", False)
-        )
+        self.takes_numbers = self._divides or gathers
         """Whether `step` takes the numbers of the samples, which are looked up here or by the captured step itself."""
         if config.compile:
             for module in task.model.modules():

@@ -1,0 +1,190 @@
+"""Pictures of the artery experiment (PNG), in the look of every report. Everything shown is passed in.
+
+Walls are seen along the axis in which they spread least: canonical vessels lie in a plane, and their halves on both sides of it
+are alike. Where a mesh has faces, those that look towards us are painted; else its nodes are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import drawing
+from .mesh import Array, Mesh
+
+PICTURES = {
+    "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, and its standard error. Grey: the "
+    "paper's, with 1,600 training meshes (filled: random orientations, hollow: canonical).",
+    "curves.png": "Mean ε on the validation meshes during training, in %, one line per run.",
+    "histograms.png": "How many test meshes have which ε. Dashed: the mean.",
+    "scatter.png": "Predicted against true size of the stress at the nodes of a few test meshes. On the line, they agree.",
+    "maps.png": "Walls, chosen by the rank of GATr's ε on them, which stands above each: the size of the true stress, of the "
+    "predicted one, and of their difference, in dyn/cm².",
+}
+MAPS = ("viridis", "magma")  # of stress, of errors
+
+
+@dataclass(frozen=True)
+class Wall:
+    """A mesh with what models predict on it: (N, 3) each, in dyn/cm²."""
+
+    title: str
+    mesh: Mesh
+    predictions: dict[str, Array]
+
+
+def against_meshes(
+    groups: Sequence[dict[str, Any]], labels: Sequence[str], reference: dict[str, Any]
+) -> bytes:
+    """ε against the number of training meshes, beside the paper's."""
+    with drawing._style():
+        figure, (ax,) = drawing._figure(1, (6.4, 4.2))
+        looks = drawing._looks(labels)
+        ax.set(xscale="log", yscale="log", xlabel="training meshes", ylabel="mean ε on test, %")
+        lines: dict[str, list[tuple[float, float, float]]] = {}
+        for group in groups:
+            found = group["results"].get("test", {}).get("epsilon_mean", {"mean": math.nan})
+            if group["samples"] and found["mean"] > 0:
+                point = group["samples"], found["mean"], found["standard_error"] or 0.0
+                lines.setdefault(group["label"], []).append(point)
+        for label, line in lines.items():
+            x, y, error = np.array(sorted(line)).T
+            bars = np.stack([np.minimum(error, 0.9 * y), error])
+            ax.errorbar(x, y, yerr=bars, capsize=2.5, markersize=5.5, elinewidth=1, **looks[label])
+        meshes = reference["meshes"]
+        for name, (random, canonical) in reference["epsilon"].items():
+            spot: dict[str, Any] = dict(color=drawing.GREY, marker="o", markersize=5, zorder=1)
+            ax.plot(meshes, random, linestyle="", **spot)
+            ax.plot(meshes, canonical, linestyle="", markerfacecolor="white", **spot)
+            ax.annotate(
+                name,
+                (meshes, random),
+                xytext=(7, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7.5,
+                color=drawing.GREY,
+            )
+        shown = sorted({x for line in lines.values() for x, _, _ in line} | {meshes})
+        drawing._sample_ticks(ax, [int(x) for x in shown])
+        _plain_ticks(ax)
+        ax.grid(visible=True, axis="y")
+        drawing._legend(figure, [dict(label=label, **looks[label]) for label in labels])
+        return drawing._png(figure)
+
+
+def histograms(errors: Mapping[str, Sequence[float]], labels: Sequence[str]) -> bytes:
+    """How many meshes have which ε, a panel per label."""
+    if not errors:
+        raise ValueError("no run says its error on every mesh")
+    with drawing._style():
+        figure, axes = drawing._figure(
+            len(errors), (min(11.7 / len(errors), 4.5), 2.8), sharex=True
+        )
+        looks = drawing._looks(labels)
+        highest = max(max(values) for values in errors.values())
+        bins = np.linspace(0, highest * 1.001, 31)
+        for ax, (label, values) in zip(axes, errors.items(), strict=True):
+            color = looks[label]["color"]
+            ax.hist(values, bins, color=color, alpha=0.75)
+            ax.axvline(float(np.mean(values)), color=color, linestyle="--", linewidth=1)
+            ax.set(title=label.replace("$", r"\$"), xlabel="ε, %")
+            ax.grid(visible=True, axis="y")
+            ax.locator_params(axis="y", integer=True)
+        axes[0].set_ylabel("meshes")
+        return drawing._png(figure)
+
+
+def scatter(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
+    """|predicted| against |true| at the masked nodes of all walls, a panel per model."""
+    shown = [label for label in labels if all(label in wall.predictions for wall in walls)]
+    with drawing._style():
+        figure, axes = drawing._figure(len(shown), (4.0, 3.7), sharex=True, sharey=True)
+        true = np.concatenate([_size(_labels(wall.mesh))[wall.mesh.mask] for wall in walls])
+        top = max(float(true.max()), 1e-6)
+        for ax, label in zip(axes, shown, strict=True):
+            found = np.concatenate(
+                [_size(wall.predictions[label])[wall.mesh.mask] for wall in walls]
+            )
+            box = (0.0, top, 0.0, max(top, float(found.max())))
+            ax.hexbin(true, found, gridsize=70, bins="log", cmap="Blues", extent=box, linewidths=0)
+            ax.plot([0, top], [0, top], color=drawing.GREY, linewidth=0.8)
+            ax.set(title=label.replace("$", r"\$"), xlabel="true stress, dyn/cm²")
+        axes[0].set_ylabel("predicted stress, dyn/cm²")
+        return drawing._png(figure)
+
+
+def maps(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
+    """A row per wall; columns: true stress, then prediction and error of every model."""
+    shown = [label for label in labels if all(label in wall.predictions for wall in walls)]
+    columns = 1 + 2 * len(shown)
+    with drawing._style():
+        from matplotlib.figure import Figure
+
+        size = (2.9 * columns, 1.6 * len(walls) + 0.3)
+        figure = Figure(figsize=size)  # a layout that measures every panel takes ten times as long
+        axes = figure.subplots(len(walls), columns, squeeze=False)
+        figure.subplots_adjust(0.01, 0.02, 0.965, 1 - 0.4 / size[1], wspace=0.16, hspace=0.35)
+        for row, wall in zip(axes, walls, strict=True):
+            true = _labels(wall.mesh)
+            top = max(float(_size(true)[wall.mesh.mask].max()), 1e-6)
+            panels = [(f"{wall.title}\ntrue stress", _size(true), MAPS[0], top)]
+            for label in shown:
+                found = wall.predictions[label]
+                panels.append((f"\n{label}", _size(found), MAPS[0], top))
+                panels.append((f"\n{label}: error", _size(found - true), MAPS[1], top / 4))
+            for ax, (title, values, colors, most) in zip(row, panels, strict=True):
+                painted = paint(ax, wall.mesh, values, colors, most)
+                ax.set_title(title.replace("$", r"\$"), fontsize=8.5)
+                bar = figure.colorbar(painted, cax=ax.inset_axes((1.01, 0.1, 0.025, 0.8)))
+                bar.ax.tick_params(labelsize=7)
+                bar.outline.set_visible(False)
+        return drawing._png(figure)
+
+
+def paint(
+    ax: Any, mesh: Mesh, values: Array, colors: str = MAPS[0], most: float | None = None
+) -> Any:
+    """Draw the side of a wall that looks towards us, coloured by one number per node; returns what a colour bar needs."""
+    centre = mesh.position.mean(axis=0)
+    axes = np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
+    place = (mesh.position - centre) @ axes.T  # (N, 3): along, across, towards us
+    ax.set(aspect="equal")
+    ax.axis("off")
+    limits: dict[str, Any] = dict(vmin=0.0, vmax=most)
+    towards = mesh.normal @ axes[2]
+    if mesh.face is not None and len(mesh.face):
+        face = mesh.face[towards[mesh.face].mean(axis=1) > 0]
+        # One colour per face: shading within faces takes ten times as long.
+        seen: dict[str, Any] = dict(edgecolors="face", linewidth=0.2, cmap=colors, **limits)
+        return ax.tripcolor(
+            place[:, 0], place[:, 1], face, facecolors=values[face].mean(axis=1), **seen
+        )
+    front = np.flatnonzero(towards > -0.2)
+    front = front[np.argsort(place[front, 2])]
+    look: dict[str, Any] = dict(s=1.6, linewidths=0, cmap=colors, rasterized=True)
+    return ax.scatter(place[front, 0], place[front, 1], c=values[front], **look, **limits)
+
+
+def _labels(mesh: Mesh) -> Array:
+    if mesh.wss is None:
+        raise ValueError(f"{mesh.name} has no labels to draw")
+    return mesh.wss
+
+
+def _size(vectors: Array) -> Array:
+    sizes: Array = np.linalg.norm(vectors, axis=-1)
+    return sizes
+
+
+def _plain_ticks(ax: Any) -> None:
+    """Numbers without exponents on a short logarithmic axis, two or more of them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())

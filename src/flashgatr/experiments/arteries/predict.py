@@ -1,0 +1,152 @@
+"""`flashgatr predict arteries RUN MESH`: the stress on the wall of a vessel, as a .vtp file for ParaView and a picture.
+
+The file has the nodes of the vessel's wall, in the units and at the place of the mesh, with: wss (vectors, dyn/cm²),
+wss_magnitude, geodesic (cm from the inlet), inside (1: at least a diameter from where the model's view ends), and for a mesh
+with labels wss_reference and wss_error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...io import _write
+from .. import runs
+from ..config import RunConfig, override
+from ..engine import distributed
+from ..engine.trainer import set_precision
+from . import vtkxml
+from .mesh import Array, ArteryError, Mesh
+from .metrics import MeshErrors, mesh_errors
+from .task import predict as stress
+from .vessel import REFERENCE, Vessel
+from .vessel import read as read_vessel
+
+PLACED = ("transformer", "gatr_unconstrained")
+"""Models whose predictions depend on where and how a mesh lies."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The stress at nodes of a file's mesh."""
+
+    mesh: Mesh  # in cm; with the labels, if there are any
+    position: Array  # (N, 3) float64, as in the file
+    wss: Array  # (N, 3) float32, dyn/cm²
+    errors: MeshErrors | None
+    vessel: Vessel
+
+    @property
+    def magnitude(self) -> Array:
+        return np.asarray(np.linalg.norm(self.wss, axis=1))
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was found, in words."""
+        seen = self.magnitude[self.mesh.mask]
+        found = [
+            ("nodes", f"{self.mesh.nodes:,}, {int(self.mesh.mask.sum()):,} of them inside"),
+            ("inlet", self.vessel.inlet),
+            ("inlet diameter", f"{self.mesh.inlet_diameter:.4g} cm"),
+            ("unit of the mesh", self.vessel.unit),
+            ("mean |wss| inside", f"{seen.mean():.4g} dyn/cm²"),
+            ("largest |wss| inside", f"{seen.max():.4g} dyn/cm²"),
+        ]
+        if self.errors is not None:
+            found.append(("ε against the labels", f"{self.errors.epsilon:.2f} %"))
+        return found
+
+
+def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.Module, RunConfig]:
+    """The trained model of a run of the artery experiment, on its device."""
+    config = runs.load_config(run)
+    if config.experiment != "arteries":
+        raise ArteryError(f"{run} is a run of the {config.experiment} experiment, not of arteries")
+    if device:
+        config = override(config, [f"device={device}"])
+    model: Any = runs.load_model(config)
+    if both_signs:
+        if config.model.name in PLACED:
+            raise ArteryError(f"--both-signs is for GATr, not for {config.model.name}")
+        model.both_signs = True
+    return model.to(distributed.join(config.device).device).eval(), config
+
+
+def predict(model: nn.Module, vessel: Vessel) -> Prediction:
+    """The stress on the nodes that came from the file."""
+    set_precision("float32")
+    device = next(model.parameters()).device
+    found = next(iter(stress(model, [vessel.mesh], device))).numpy()
+    if not np.isfinite(found).all():
+        raise ArteryError(f"the model predicts numbers on {vessel.mesh.name} that are not finite")
+    own = vessel.origin >= 0
+    mesh = part(vessel.mesh, own)
+    errors = None
+    if mesh.wss is not None:
+        errors = mesh_errors(*map(torch.from_numpy, (found[own], mesh.wss, mesh.mask)))
+    return Prediction(mesh, vessel.position[own], found[own], errors, vessel)
+
+
+def part(mesh: Mesh, keep: Array) -> Mesh:
+    """Some nodes of a mesh, and the faces between them."""
+    assert mesh.face is not None
+    number = np.cumsum(keep) - 1
+    return replace(
+        mesh,
+        position=mesh.position[keep],
+        normal=mesh.normal[keep],
+        geodesic=mesh.geodesic[keep],
+        mask=mesh.mask[keep],
+        wss=None if mesh.wss is None else mesh.wss[keep],
+        face=number[mesh.face[keep[mesh.face].all(axis=1)]],
+    )
+
+
+def save(prediction: Prediction, folder: Path, source: Path | None = None) -> list[Path]:
+    """Write FOLDER/NAME.vtp and FOLDER/NAME.png and return where they are."""
+    from .drawn import picture
+
+    mesh = prediction.mesh
+    fields = {
+        "wss": prediction.wss,
+        "wss_magnitude": prediction.magnitude,
+        "geodesic": mesh.geodesic,
+        "inside": mesh.mask.astype(np.uint8),
+    }
+    if mesh.wss is not None:
+        fields[REFERENCE] = mesh.wss
+        fields["wss_error"] = np.linalg.norm(prediction.wss - mesh.wss, axis=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{mesh.name}{suffix}" for suffix in (".vtp", ".png")]
+    if source is not None and files[0].exists() and source.exists() and files[0].samefile(source):
+        raise ArteryError(f"{files[0]} is the mesh itself; choose another folder with --out")
+    assert mesh.face is not None
+    _write(files[0], vtkxml.write(prediction.position, mesh.face, fields))
+    _write(files[1], picture(prediction))
+    return files
+
+
+def run(
+    folder: Path,
+    file: Path,
+    out: Path,
+    *,
+    device: str = "",
+    both_signs: bool = False,
+    **options: Any,
+) -> tuple[Prediction, list[str], list[Path]]:
+    """Everything: the prediction, what to know about it, and the files that were written."""
+    vessel = read_vessel(file, **options)
+    model, config = load(folder, device=device, both_signs=both_signs)
+    notes = list(vessel.notes)
+    if config.model.name in PLACED:
+        notes.append(
+            f"{config.model.name} predicts something else for a mesh that is moved or turned; the "
+            "published vessels begin at the origin and run along x"
+        )
+    prediction = predict(model, vessel)
+    return prediction, notes, save(prediction, out, file)

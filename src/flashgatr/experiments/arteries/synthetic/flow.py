@@ -1,0 +1,183 @@
+"""Steady flow of an incompressible Newtonian fluid through a tube, and the shear stress on its wall.
+
+    ρ(u·∇)u = −∇p + μΔu,   ∇·u = 0,   u = 0 on the wall, given at the inlet;   μ ∂u/∂n = p n at the outlet
+
+The stress that the fluid exerts on the wall, τ = −(σn − (n·σn)n) with n outward, points along the flow as in the published data.
+Picard then Newton steps, at 3, 1.8 and 1.3 times the viscosity before the true one; Newton's method from rest diverges. This is done
+on a coarse grid, whose flow is where the fine one starts.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..mesh import Array
+from .elements import NODE_POINTS, face_shape, gradients, shape
+from .equations import Equations, FlowError
+from .grid import Grid, MeshSize, between, sweep
+from .tube import Tube
+
+CONTINUATION = (3.0, 1.8, 1.3, 1.0)  # times the viscosity
+PICARD = 3  # steps at most before Newton's at each of these
+MAX_STEPS = 20
+TOLERANCE = 1e-5  # size of the last step, relative; being Newton's, it leaves less than 1e-6
+MAX_RESIDUAL = 1e-6
+MIN_COARSE = 30  # layers of the coarse grid; with fewer it often does not converge
+
+
+@dataclass(frozen=True)
+class Fluid:
+    viscosity: float = 0.035  # g/(cm s)
+    density: float = 1.06  # g/cm³
+    speed: float = 20.0  # mean over the inlet, cm/s
+    outlet_pressure: float = 133_322.0  # dyn/cm²
+
+
+@dataclass
+class Flow:
+    """Velocities (P, n, 3) and pressures over the outlet's (layers + 1, m), and how well they solve the equations."""
+
+    grid: Grid
+    fluid: Fluid
+    velocity: Array
+    pressure: Array
+    residual: float = np.inf  # relative to the forces on wall and inlet
+    steps: int = 0
+
+
+def solve(
+    tube: Tube,
+    mesh: MeshSize,
+    fluid: Fluid = Fluid(),  # noqa: B008 (frozen)
+    *,
+    parabolic: bool = False,
+) -> Flow:
+    """The flow in a tube whose inlet has a plug profile (or a parabola) that carries `fluid.speed` × the inlet's area."""
+    equations = Equations(sweep(tube, mesh))
+    core, ring, axial = mesh
+    coarse = (min(core, 2), min(ring, 2), axial // 2)
+    if coarse[2] >= MIN_COARSE:
+        with suppress(FlowError):  # the fine grid may do without
+            start = initial(tube, sweep(tube, coarse), fluid, parabolic)
+            _continue(Equations(start.grid), start, 1e-2)
+            flow = initial(tube, equations.grid, fluid, parabolic)
+            inside = (slice(1, None), slice(equations.free))
+            flow.velocity[inside] = between(start.grid, flow.grid, start.velocity)[inside]
+            _iterate(equations, flow, 1.0, TOLERANCE, picard=0)
+            return _finished(equations, flow)
+    flow = initial(tube, equations.grid, fluid, parabolic)
+    _continue(equations, flow, TOLERANCE)
+    return _finished(equations, flow)
+
+
+def initial(tube: Tube, grid: Grid, fluid: Fluid, parabolic: bool = False) -> Flow:
+    """Fluid at rest behind the inlet."""
+    cross = grid.section
+    velocity = np.zeros_like(grid.node)
+    radius = np.linalg.norm(cross.node[: cross.free], axis=1)
+    profile = 1 - radius**2 if parabolic else np.ones_like(radius)
+    velocity[0, : cross.free] = profile[:, None] * tube.centreline(grid.s)[1][0]
+    velocity *= np.pi * tube.radius**2 * fluid.speed / flux(grid, velocity, 0)
+    return Flow(grid, fluid, velocity, np.zeros((grid.layers + 1, len(cross.vertex))))
+
+
+def _continue(equations: Equations, flow: Flow, tolerance: float) -> None:
+    """Reach the flow by way of those of thicker fluids."""
+    for factor in CONTINUATION:
+        _iterate(equations, flow, factor, tolerance if factor == 1 else 1e-2, PICARD)
+
+
+def _iterate(
+    equations: Equations, flow: Flow, factor: float, tolerance: float, picard: int
+) -> None:
+    """Improve the flow, at `factor` times its viscosity, until a step changes it by less than `tolerance`."""
+    mu, rho = factor * flow.fluid.viscosity, flow.fluid.density
+    size, steps = np.inf, 0
+    for steps in range(1, MAX_STEPS + 1):
+        try:
+            with np.errstate(all="ignore"):  # a flow that runs away is told below
+                newton = steps > picard or size < 1e-2
+                change = equations.step(flow.velocity, flow.pressure, mu, rho, newton)
+        except np.linalg.LinAlgError:
+            break
+        flow.velocity += change[0]
+        flow.pressure += change[1]
+        flow.steps += 1
+        size = float(np.linalg.norm(change[0]) / np.linalg.norm(flow.velocity))
+        if size < tolerance:
+            return
+        if not np.isfinite(size) or (steps > picard + 4 and size > 0.5):
+            break
+    raise FlowError(
+        f"the flow did not converge at {factor} times the viscosity: step {steps} changed the velocity by {size:.1e} of its size, "
+        f"expected less than {tolerance:.0e}; use a finer mesh or milder stenoses"
+    )
+
+
+def _finished(equations: Equations, flow: Flow) -> Flow:
+    fluid = flow.fluid
+    parts = equations.residual(flow.velocity, flow.pressure, fluid.viscosity, fluid.density)
+    flow.residual = parts[1]
+    if not flow.residual < MAX_RESIDUAL:
+        raise FlowError(
+            f"the flow's residual is {flow.residual:.1e}, expected less than {MAX_RESIDUAL:.0e}; use a finer mesh"
+        )
+    return flow
+
+
+def flux(grid: Grid, velocity: Array, plane: int) -> float:
+    """∫ u·n over a plane of nodes, n along the tube, cm³/s."""
+    nodes = grid.node[plane][grid.section.quad].reshape(-1, 9, 3)
+    u = velocity[plane][grid.section.quad].reshape(-1, 9, 3)
+    value, slope, weight = face_shape()
+    along = np.einsum("eia,qib->eqab", nodes, slope)
+    area = np.cross(along[..., 0], along[..., 1])
+    return float(np.einsum("qi,eia,eqa,q->", value, u, area, weight, optimize=True))
+
+
+def nodal_pressure(flow: Flow) -> Array:
+    """The pressure at all nodes (P, n), the outlet's included."""
+    cross = flow.grid.section
+    linear = np.array([1.0, 0.5, 0.0])
+    weight = np.stack([linear, linear[::-1]], axis=1)  # (3 nodes, 2 vertices)
+    planes = np.empty((len(flow.pressure), len(cross.node)))
+    corners = flow.pressure[:, cross.quad_vertex]  # (layers + 1, e, 2, 2)
+    planes[:, cross.quad] = np.einsum("ia,jb,keab->keij", weight, weight, corners)
+    between_planes = (planes[1:] + planes[:-1]) / 2
+    found = np.empty((len(flow.grid.s), len(cross.node)))
+    found[::2], found[1::2] = planes, between_planes
+    return found + flow.fluid.outlet_pressure
+
+
+def wall_stress(flow: Flow) -> Array:
+    """The shear stress on the wall's nodes (P, w, 3), from the velocity's derivatives there, averaged over the elements."""
+    grid = flow.grid
+    cross = grid.section
+    n = len(cross.node)
+    outer = np.flatnonzero((cross.quad[:, 2] >= cross.free).all(axis=1))
+    on_wall = NODE_POINTS[:, 0] == 1
+    _, slope = shape(NODE_POINTS[on_wall])
+    total = np.zeros((len(grid.s) * n, 3, 3))
+    normal = np.zeros((len(grid.s) * n, 3))
+    count = np.zeros(len(grid.s) * n)
+    for k in range(grid.layers):
+        nodes = grid.element_nodes(k)[outer]
+        u = flow.velocity[2 * k : 2 * k + 3].reshape(-1, 3)[grid.hexahedra[outer]]
+        derivative = np.einsum("eqib,eia->eqab", gradients(nodes, slope)[0], u, optimize=True)
+        along = np.einsum("eia,qib->eqab", nodes, slope, optimize=True)
+        outward = np.cross(along[..., 1], along[..., 2])
+        outward /= np.linalg.norm(outward, axis=-1, keepdims=True)
+        where = grid.hexahedra[outer][:, on_wall] + 2 * k * n
+        np.add.at(total, where, derivative)
+        np.add.at(normal, where, outward)
+        np.add.at(count, where, 1)
+    keep = (np.arange(len(grid.s))[:, None] * n + np.arange(cross.free, n)).ravel()
+    slope_at, outward = total[keep] / count[keep, None, None], normal[keep]
+    outward /= np.linalg.norm(outward, axis=1, keepdims=True)
+    strain = slope_at + slope_at.swapaxes(1, 2)
+    traction = flow.fluid.viscosity * np.einsum("xab,xb->xa", strain, outward)
+    shear = traction - np.einsum("xa,xa->x", traction, outward)[:, None] * outward
+    return np.asarray(-shear.reshape(len(grid.s), cross.wall, 3))

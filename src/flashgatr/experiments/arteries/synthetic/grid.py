@@ -1,0 +1,137 @@
+"""Hexahedra in a tube: the cross-section is an O-grid (a square core, a ring of layers around it), swept along the tube.
+
+mesh = (core, ring, axial): core × core elements in the core, 4·core × ring around it, `axial` layers of these along the tube.
+Elements have 27 nodes (quadratic velocity, geometry) and 8 vertices (linear pressure). The nodes of a cross-section are numbered
+with those on the wall last; a plane of nodes follows the other, 2·axial + 1 in all.
+Legend: n nodes and m vertices of a cross-section, w = 8·core of the nodes on the wall, e elements of a layer, P planes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from ..mesh import Array
+from .tube import Tube
+
+MeshSize: TypeAlias = tuple[int, int, int]
+CORE = 0.55  # half width of the core
+ROUNDING = 0.12  # how far the corners of the core are pulled in
+
+
+@dataclass(frozen=True)
+class Section:
+    """The O-grid of the unit disc."""
+
+    node: Array  # (n, 2) positions
+    vertex: Array  # (m,) which nodes are vertices
+    quad: Array  # (e, 3, 3) nodes of the elements
+    quad_vertex: Array  # (e, 2, 2) numbers of their vertices
+    wall: int  # w; the nodes n-w … n-1 are the wall's, in order of the angle
+
+    @property
+    def free(self) -> int:
+        """How many nodes are not on the wall; they come first."""
+        return len(self.node) - self.wall
+
+
+def section(core: int, ring: int) -> Section:
+    side = 2 * core + 1
+    a = np.tan(np.linspace(-1, 1, side) * np.pi / 4)
+    x, y = np.meshgrid(a, a, indexing="ij")
+    inner = CORE * np.stack([x, y], axis=-1) * (1 - ROUNDING * x**2 * y**2)[..., None]
+    number = np.arange(side * side).reshape(side, side)
+    # Once around the core, against the clock, from the corner at -45°.
+    around = np.concatenate([number[-1, :-1], number[:0:-1, -1], number[0, :0:-1], number[:-1, 0]])
+    angle = -np.pi / 4 + 2 * np.pi * np.arange(len(around)) / len(around)
+    rim = np.column_stack([np.cos(angle), np.sin(angle)])
+    inner = inner.reshape(-1, 2)
+    t = np.arange(1, 2 * ring + 1)[:, None, None] / (2 * ring)
+    outer = (1 - t) * inner[around] + t * rim
+    rings = np.concatenate(
+        [around[None], side * side + np.arange(outer[..., 0].size).reshape(2 * ring, -1)]
+    )
+    cores = [number[2 * i : 2 * i + 3, 2 * j : 2 * j + 3] for i in range(core) for j in range(core)]
+    closed = np.concatenate([rings, rings[:, :1]], axis=1)
+    layers = [
+        closed[2 * i : 2 * i + 3, 2 * j : 2 * j + 3] for i in range(ring) for j in range(4 * core)
+    ]
+    quad = np.stack(cores + layers)
+    vertex, inverse = np.unique(quad[:, ::2, ::2], return_inverse=True)
+    return Section(
+        np.concatenate([inner, outer.reshape(-1, 2)]),
+        vertex,
+        quad,
+        inverse.reshape(-1, 2, 2),
+        len(around),
+    )
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The hexahedra of a tube."""
+
+    section: Section
+    s: Array  # (P,) arc lengths of the planes
+    node: Array  # (P, n, 3)
+
+    @property
+    def layers(self) -> int:
+        return len(self.s) // 2
+
+    @cached_property
+    def hexahedra(self) -> Array:
+        """(e, 27) nodes of a layer's elements, counted from the layer's first plane: plane by plane, then as `Section.quad`."""
+        n = len(self.section.node)
+        return np.concatenate([self.section.quad.reshape(-1, 9) + n * i for i in range(3)], axis=1)
+
+    def element_nodes(self, layer: int) -> Array:
+        """(e, 27, 3) positions."""
+        planes = self.node[2 * layer : 2 * layer + 3]
+        return np.asarray(planes.reshape(-1, 3)[self.hexahedra])
+
+
+def sweep(tube: Tube, mesh: MeshSize) -> Grid:
+    core, ring, axial = mesh
+    if min(mesh) < 1:
+        raise ValueError(f"mesh must be three positive numbers (core, ring, axial), got {mesh}")
+    cross = section(core, ring)
+    s = tube.stations(axial)
+    return Grid(cross, s, tube.position(s, cross.node))
+
+
+def surface(grid: Grid) -> tuple[Array, Array, Array]:
+    """The closed surface: which nodes (N,), triangles (M, 3) between these that turn outward, and the inlet's, rim included."""
+    cross = grid.section
+    n, planes = len(cross.node), len(grid.s)
+    ring = np.append(np.arange(cross.free, n), cross.free)
+    wall = np.arange(planes)[:, None] * n + ring
+    inlet, outlet = cross.quad.transpose(0, 2, 1), cross.quad + n * (planes - 1)
+    face = np.concatenate([_triangles(x) for x in (wall.T[None], inlet, outlet)])
+    used, inverse = np.unique(face, return_inverse=True)
+    return used, inverse.reshape(-1, 3), np.flatnonzero(used < n)
+
+
+def _triangles(patch: Array) -> Array:
+    """Patches (k, a, b) of nodes as triangles that turn from the first axis to the second; the diagonals alternate."""
+    a, b, c, d = (
+        x.ravel()
+        for x in (patch[:, :-1, :-1], patch[:, 1:, :-1], patch[:, 1:, 1:], patch[:, :-1, 1:])
+    )
+    i, j = np.indices(patch[0, 1:, 1:].shape)
+    even = np.tile(((i + j) % 2 == 0).ravel(), len(patch))
+    first = np.where(even, (a, b, c), (a, b, d))
+    second = np.where(even, (a, c, d), (b, c, d))
+    return np.concatenate([first.T, second.T])
+
+
+def between(coarse: Grid, fine: Grid, values: Array) -> Array:
+    """Values (P, n, …) at the nodes of one grid, at those of another of the same tube, by linear interpolation."""
+    from scipy.interpolate import LinearNDInterpolator, interp1d
+
+    across = LinearNDInterpolator(coarse.section.node, values.swapaxes(0, 1), fill_value=0)
+    found = np.asarray(across(fine.section.node))  # (n', P, …)
+    return np.asarray(interp1d(coarse.s, found, axis=1)(fine.s)).swapaxes(0, 1)

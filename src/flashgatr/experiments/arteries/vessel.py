@@ -1,0 +1,305 @@
+"""From a cleaned surface to a model's inputs: which end is the inlet, which unit, flow extensions, then as in training.
+
+    extensions  auto   cut off where they are; else made, and cut off again: models saw a vessel between straight tubes
+                cut    they are there: as the published vessels
+                add    made at every end
+                keep   nothing is cut off or added; the caps alone are left out
+
+The models see a vessel with one diameter D of extension at either end, and distances that begin 4 D before it. N nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from . import formats, raw
+from .ends import LENGTH, End, cap, chosen, ends, extension, is_extended
+from .mesh import Array, ArteryError, Mesh, between
+from .preprocess import CUT, MARGIN, geodesics, inlet_diameter, normals, require_closed
+from .surface import Surface, cleaned
+
+UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}
+PLAUSIBLE = (0.1, 1.0)  # cm, the diameters by which a unit is recognised
+TRAINED = (0.24, 0.41)  # cm, those of the published vessels
+EDGE = 0.032  # cm, mean of the published meshes
+EXTENSIONS = ("auto", "cut", "add", "keep")
+REFERENCE = "wss_reference"
+
+
+@dataclass(frozen=True)
+class Vessel:
+    """What a model sees, and which of it came from the file."""
+
+    mesh: Mesh
+    origin: Array  # (nodes of mesh,) the file's node, -1: added
+    position: Array  # (nodes of mesh, 3) float64, in the units of the file
+    inlet: str
+    unit: str
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class _Closed:
+    """A closed surface in cm, and what its nodes are."""
+
+    position: Array  # (N, 3) float64
+    face: Array
+    inlet: Array
+    origin: Array  # (N,)
+    is_cap: Array  # (N,) inside a cap, off its rim
+    far: Array  # (N,) added, more than a diameter from the vessel
+
+
+def read(
+    path: Path,
+    *,
+    sample: str | None = None,
+    inlet: str = "auto",
+    scale: str = "auto",
+    extensions: str = "auto",
+    reference: str = REFERENCE,
+    method: str = "auto",
+) -> Vessel:
+    """The vessel in a file: a mesh of any format, or the published layout."""
+    for name, value, known in (
+        ("scale", scale, ("auto", *UNITS)),
+        ("extensions", extensions, EXTENSIONS),
+    ):
+        if value not in known:
+            raise ArteryError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
+    if not path.exists():
+        raise ArteryError(f"there is no {path}")
+    published = path.is_dir() or path.suffix.lower() in raw.SUFFIXES
+    if sample is not None and not published:
+        raise ArteryError(f"--sample goes with HDF5 files of several samples, not with {path.name}")
+    if published:
+        found = raw.read_raw(path, sample)
+        name, index = found.name, found.index
+        with _about(path, name):
+            if inlet == "auto" and extensions in ("auto", "cut"):
+                return _published(found, scale, method)
+            surface = cleaned(found.position, found.face, found.wss)
+            if inlet == "auto":
+                inlet = " ".join(map(str, found.position[found.inlet].astype(np.float64).mean(0)))
+    else:
+        name, index = path.stem, -1
+        position, face, labels = formats.read(path, reference)
+        with _about(path, name):
+            surface = cleaned(position, face, _vectors(reference, labels))
+    with _about(path, name):
+        return _vessel(surface, name, index, inlet, scale, extensions, method)
+
+
+@contextmanager
+def _about(path: Path, name: str) -> Iterator[None]:
+    where = str(path) if name == path.stem else f"{name} in {path}"
+    try:
+        yield
+    except ArteryError as error:
+        raise ArteryError(f"cannot use {where}: {error}") from error
+
+
+def _vectors(name: str, x: Array | None) -> Array | None:
+    if x is None:
+        return None
+    if x.shape[1:] != (3,) or not np.isfinite(x).all():
+        raise ArteryError(f"{name} has shape {x.shape}, expected finite vectors (N, 3)")
+    return x.astype(np.float32)
+
+
+def _published(found: raw.RawMesh, scale: str, method: str) -> Vessel:
+    """As `prepare` does it."""
+    everything = np.arange(found.nodes)
+    diameter = inlet_diameter(found.position, found.face, found.inlet)
+    unit, notes = _unit(diameter, scale)
+    exact = UNITS[unit] * found.position.astype(np.float64)
+    no = np.zeros(found.nodes, bool)
+    closed = _Closed(exact, found.face, found.inlet, everything, no, no)
+    mesh, keep = _inputs(closed, found.name, found.index, True, method)
+    mesh = replace(mesh, wss=None if found.wss is None else found.wss[keep])
+    place = found.position[keep].astype(np.float64)
+    return Vessel(mesh, everything[keep], place, "the file's", unit, notes)
+
+
+def _vessel(
+    surface: Surface, name: str, index: int, inlet: str, scale: str, extensions: str, method: str
+) -> Vessel:
+    found, holes = ends(surface.position, surface.face)
+    if len(found) < 2:
+        raise ArteryError(
+            f"it has {len(found)} ends (openings or flat caps), expected two or more; cut it off flat "
+            "at inlet and outlet, such as with ParaView's filter Clip"
+        )
+    place, how = chosen(found, inlet)
+    unit, notes = _unit(found[place].diameter, scale)
+    notes = [*surface.notes, *notes]
+    if inlet == "auto":
+        notes.append(how)
+        how = f"end {place + 1}, the largest"
+    if len(found) > 2:
+        notes.append(f"it has {len(found)} ends; the models were trained on vessels with two")
+    if holes:
+        notes.append(f"{len(holes)} small holes were closed")
+    exact = UNITS[unit] * surface.position
+    in_cm = [
+        replace(end, centre=UNITS[unit] * end.centre, diameter=UNITS[unit] * end.diameter)
+        for end in found
+    ]
+    longer, cut = _plan(exact, surface.face, in_cm, in_cm[place].diameter, extensions, notes)
+    opened = [str(k + 1) for k, end in enumerate(found) if end.is_open]
+    if opened:
+        notes.append(f"open ends were closed: {', '.join(opened)}")
+    closed = _closed(exact, surface.face, in_cm, holes, place, longer)
+    mesh, keep = _inputs(closed, name, index, cut, method)
+    origin = closed.origin[keep]
+    if surface.wss is not None:
+        mesh = replace(mesh, wss=np.where(origin[:, None] >= 0, surface.wss[origin], 0))
+    notes += _resolution(mesh)
+    return Vessel(mesh, origin, closed.position[keep] / UNITS[unit], how, unit, notes)
+
+
+def _unit(diameter: float, scale: str) -> tuple[str, list[str]]:
+    """The file's unit, from the diameter of its inlet if nobody says it; and what to know about it."""
+    low, high = PLAUSIBLE
+    unit = scale
+    notes = []
+    if scale == "auto":
+        fits = [name for name, factor in UNITS.items() if low <= factor * diameter < high]
+        if not fits:
+            raise ArteryError(
+                f"its inlet has a diameter of {diameter:.3g}, which is that of a coronary artery "
+                f"({low:g} to {high:g} cm) in none of {', '.join(UNITS)}; scale it, or say the unit with "
+                f"--scale"
+            )
+        unit = fits[0]
+        if unit != "cm":
+            notes.append(f"its unit was taken to be {unit}; --scale says otherwise")
+    size = UNITS[unit] * diameter
+    if not TRAINED[0] <= size <= TRAINED[1]:
+        notes.append(
+            f"its inlet has a diameter of {size:.3g} cm, the published training vessels of 0.25 to 0.4 cm: "
+            "expect larger errors"
+        )
+    return unit, notes
+
+
+def _plan(
+    position: Array, face: Array, found: list[End], size: float, extensions: str, notes: list[str]
+) -> tuple[dict[int, float], bool]:
+    """How long an extension each end gets, and whether extensions are cut off after all."""
+    if extensions == "auto":
+        has = [is_extended(position, face, end, CUT * size) for end in found]
+        if len(found) > 2 and any(has):
+            notes.append("some ends look like flow extensions; nothing is cut off or added")
+            return {}, False
+    else:
+        has = [extensions != "add"] * len(found)
+    if extensions == "keep":
+        return {}, False
+    if extensions == "cut" and len(found) > 2:
+        raise ArteryError(f"--extensions cut needs a vessel with two ends, got {len(found)}")
+    longer = {k: LENGTH * size for k, there in enumerate(has) if not there}
+    if longer:
+        notes.append(
+            f"straight flow extensions were added for the computation at end "
+            f"{', '.join(str(k + 1) for k in longer)}"
+        )
+    return longer, len(found) == 2
+
+
+def _closed(
+    position: Array,
+    face: Array,
+    found: list[End],
+    holes: list[Array],
+    place: int,
+    longer: dict[int, float],
+) -> _Closed:
+    """Add extensions, close what is open, and drop the nodes of caps that made room."""
+    count = len(position)
+    is_cap, far = np.zeros(count, bool), np.zeros(count, bool)
+    dropped = np.concatenate([found[k].cap for k in longer] or [np.zeros(0)]).astype(np.int64)
+    pieces = [np.delete(face, dropped, axis=0)]
+    for rim in holes:
+        added = cap(position, rim, rings=0)
+        position = np.concatenate([position, added.position])
+        is_cap, far = (np.append(x, np.zeros(len(added.position), bool)) for x in (is_cap, far))
+        pieces.append(added.face)
+    inlet = np.zeros(0, np.int64)
+    for k, end in enumerate(found):
+        rim = end.rim
+        if k in longer:
+            tube = extension(position, end, longer[k])
+            away = np.repeat(
+                np.linspace(0, longer[k], len(tube.position) // len(rim) + 1)[1:], len(rim)
+            )
+            position = np.concatenate([position, tube.position])
+            is_cap = np.append(is_cap, np.zeros(len(away), bool))
+            far = np.append(far, away > longer[k] * MARGIN / LENGTH)
+            pieces.append(tube.face)
+            rim = tube.rim
+        if k in longer or end.is_open:
+            added = cap(position, rim)
+            nodes = np.concatenate([rim, len(position) + np.arange(len(added.position))])
+            position = np.concatenate([position, added.position])
+            is_cap = np.append(is_cap, np.ones(len(added.position), bool))
+            far = np.append(far, np.full(len(added.position), k in longer))
+            pieces.append(added.face)
+        else:
+            nodes = np.unique(face[end.cap])
+            is_cap[np.setdiff1d(nodes, rim)] = True
+        if k == place:
+            inlet = nodes
+    whole = np.concatenate(pieces)
+    used = np.zeros(len(position), bool)
+    used[whole] = True
+    number = np.cumsum(used) - 1
+    origin = np.where(np.arange(len(position)) < count, np.arange(len(position)), -1)
+    return _Closed(
+        position[used], number[whole], number[inlet], origin[used], is_cap[used], far[used]
+    )
+
+
+def _inputs(closed: _Closed, name: str, index: int, cut: bool, method: str) -> tuple[Mesh, Array]:
+    """Inputs at the nodes that the models see, and which nodes these are."""
+    near = closed.position.astype(np.float32)
+    if (near != closed.position).any():  # a far mesh would lose its shape
+        near = (closed.position - closed.position.mean(axis=0)).astype(np.float32)
+    require_closed(near, closed.face)
+    diameter = inlet_diameter(near, closed.face, closed.inlet)
+    normal = normals(near, closed.face)
+    geodesic = geodesics(near, closed.face, closed.inlet, method)
+    keep = between(geodesic, CUT * diameter) if cut else ~(closed.is_cap | closed.far)
+    mask = between(geodesic[keep], MARGIN * diameter) if keep.any() else keep
+    if not cut and closed.far.any():
+        mask = closed.origin[keep] >= 0
+    if not mask.any():
+        length = float(geodesic.max() - geodesic.min())
+        hint = "; if it has no flow extensions, --extensions add or keep" if cut else ""
+        raise ArteryError(
+            f"it is {length:.3g} cm long with an inlet of diameter {diameter:.3g} cm, so that nothing "
+            f"is left between its ends{hint}"
+        )
+    number = np.cumsum(keep) - 1
+    face = number[closed.face[keep[closed.face].all(axis=1)]]
+    position = closed.position[keep].astype(np.float32)
+    return Mesh(
+        name, index, position, normal[keep], geodesic[keep], mask, diameter, face=face
+    ), keep
+
+
+def _resolution(mesh: Mesh) -> list[str]:
+    assert mesh.face is not None
+    corners = mesh.position.astype(np.float64)[mesh.face]
+    edge = float(np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=-1).mean())
+    if EDGE / 2 <= edge <= 2 * EDGE:
+        return []
+    return [
+        f"its edges are {edge:.2g} cm long, those of the published training meshes {EDGE} cm: expect "
+        "larger errors, or make new triangles of that size"
+    ]

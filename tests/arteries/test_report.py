@@ -1,0 +1,177 @@
+"""The report on artery runs: every number, beside the paper's, with pictures where the meshes are at hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from torch import from_numpy
+
+from flashgatr.experiments import report, runs, sweep
+from flashgatr.experiments.arteries import data, pictures, task
+from flashgatr.experiments.arteries import report as arteries
+from flashgatr.experiments.arteries.metrics import mesh_errors
+from flashgatr.experiments.config import override, save
+from flashgatr.experiments.engine.trainer import fingerprint
+
+from .walls import tube, walls
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+SMALL = {
+    "gatr": ["num_blocks=1", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"],
+    "transformer": ["num_blocks=1", "hidden_channels=16", "num_heads=2"],
+}
+
+
+def fake(folder, model="gatr", meshes=800, seed=0, epsilon=8.0, *changes):
+    """A run that was never trained, with this error on all sets."""
+    settings = [f"model.name={model}", f"data.train_samples={meshes}", f"seed={seed}", *changes]
+    config = override(runs.defaults("arteries"), [f"folder='{folder}'", *settings])
+    save(config, folder / "config.toml")
+    kind = config.data.options.get("orientation", "random")
+    metrics = dict(epsilon_mean=epsilon, epsilon_median=epsilon / 2, epsilon_q75=epsilon * 2)
+    metrics |= dict(nmae=1.0, mean_error=2.0, max_error=30.0, cosine=0.9, meshes=2)
+    metrics |= dict(train_meshes=meshes, orientation=kind)
+    test = {**metrics, "per_mesh": {"sample_0200": epsilon - 1, "sample_0201": epsilon + 1}}
+    moved = {**metrics, "epsilon_mean": epsilon + 0.02, "change_mean": 1e-4, "change_max": 2e-4}
+    results = dict(test=test, val=metrics, test_moved=moved, test_mirrored=moved)
+    summary = dict(step=10, best_step=5, best_score=epsilon, run=fingerprint(config))
+    (folder / "results.json").write_text(json.dumps({**summary, "results": results}))
+    lines = [dict(step=k, kind="validation", score=100 / k) for k in (5, 10)]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write(path, out):
+    page = report.write([path], out)
+    found = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
+    return found, page.read_text()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Drawing takes a second, which tests of numbers and words can do without."""
+    for name in ("against_meshes", "histograms"):
+        monkeypatch.setattr(pictures, name, lambda *_: b"a picture")
+    monkeypatch.setattr(arteries.drawing, "curves", lambda *_: b"a picture")
+
+
+def test_our_numbers_stand_beside_the_papers(tmp_path, undrawn):
+    for seed, epsilon in enumerate([7.0, 8.0, 9.0]):
+        fake(tmp_path / f"runs/{seed}", seed=seed, epsilon=epsilon)
+    fake(tmp_path / "runs/t", "transformer", epsilon=12.0)
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    gatr, transformer = found["groups"]
+    assert (gatr["label"], gatr["samples"], gatr["seeds"]) == ("GATr", 800, [0, 1, 2])
+    assert gatr["results"]["test"]["epsilon_mean"]["mean"] == pytest.approx(8)
+    assert transformer["results"]["test"]["epsilon_mean"]["mean"] == 12
+    assert "8.00 ± 0.58" in page
+    assert "<td>paper: GATr</td><td>random</td><td>1,600</td><td>200,000</td>" in page
+    for number in ("5.6", "5.5", "10.5", "8.9"):
+        assert f"<td>{number}</td>" in page
+    assert "<td>+0.020</td><td>1.0e-04</td><td>2.0e-04</td>" in page
+    assert "Ablations" not in page
+
+
+def test_ablations_are_compared_on_the_validation_meshes(tmp_path, undrawn):
+    for name in arteries.REFERENCE["ablations"]:
+        fake(tmp_path / f"runs/{name}", name, epsilon=9.5)
+    _, page = write(tmp_path / "runs", tmp_path / "out")
+    ablations = page[page.index("<h2>Ablations</h2>") :]
+    assert "<td>GATr without scalars</td>" in ablations
+    for number in ("6.1", "10.4", "9.7", "12.0", "7.8"):
+        assert f"<td>9.50</td><td>{number}</td>" in ablations
+
+
+def test_orientations_and_settings_are_not_mixed(tmp_path, undrawn):
+    fake(tmp_path / "runs/a")
+    fake(tmp_path / "runs/b", "gatr", 800, 0, 7.0, "data.options.orientation=canonical")
+    found, _ = write(tmp_path / "runs", tmp_path / "out")
+    assert {g["orientation"] for g in found["groups"]} == {"random", "canonical"}
+    assert len({g["label"] for g in found["groups"]}) == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("results.json", "{"),
+        ("results.json", '{"results": {"test": {"epsilon_mean": 3}}}'),
+        ("results.json", '{"results": {"val": {}}}'),
+        ("config.toml", "experiment = 'nbody'"),
+    ],
+)
+def test_runs_that_cannot_be_read_are_listed(file, content, tmp_path, undrawn):
+    for seed in range(3):
+        fake(tmp_path / f"runs/{seed}", seed=seed)
+    (tmp_path / "runs/2" / file).write_text(content)
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
+    assert list(found["unreadable"]) == [str(tmp_path / "runs/2")]
+    assert "Runs that cannot be read" in page
+
+
+def test_the_commands_make_the_same_run_again(tmp_path):
+    fake(tmp_path, "transformer", 400, 3, 7.0, "train.steps=7", "data.options.loss=epsilon")
+    config = runs.load_config(tmp_path)
+    own = ["seed=3", "data.train_samples=400", *report.assignments(config)]
+    assert fingerprint(override(runs.defaults("arteries"), own)) == fingerprint(config)
+
+
+def test_without_the_meshes_the_rest_is_reported(tmp_path):
+    fake(tmp_path / "runs/a", meshes=100)
+    fake(tmp_path / "runs/b", meshes=800, epsilon=7.0)
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    assert page.count("data:image/png;base64,") == 3
+    assert any("maps.png was not drawn" in note for note in found["notes"])
+    drawn = {path.name for path in (tmp_path / "out").iterdir()}
+    assert drawn == {"report.html", "report.json", "figure.png", "curves.png", "histograms.png"}
+
+
+def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(data, "load", walls)
+    fast = ["train.steps=2", "train.batch_size=2", "train.validate_every=1", "device=cpu"]
+    for model, kind in dict(gatr="random", transformer="canonical").items():
+        changes = [f"model.name={model}", f"folder='{tmp_path / 'runs' / model}'", *fast]
+        changes += [f"model.options.{option}" for option in SMALL[model]]
+        changes += [f"data.options.orientation={kind}", "train.precision=float32"]
+        runs.train(override(runs.defaults("arteries"), changes))
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    assert found["notes"] == []
+    assert page.count("data:image/png;base64,") == len(pictures.PICTURES)
+    ours = runs.read_results(tmp_path / "runs/gatr")["results"]["test"]
+    assert found["groups"][0]["results"]["test"]["nmae"]["mean"] == pytest.approx(ours["nmae"])
+    assert found["runs"][0]["per_mesh"] == ours["per_mesh"]
+
+
+def test_shown_predictions_are_those_the_errors_were_measured_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(data, "load", walls)
+    changes = [f"folder='{tmp_path}'", "train.steps=1", "train.batch_size=2", "device=cpu"]
+    changes += [*(f"model.options.{x}" for x in SMALL["gatr"]), "train.precision=float32"]
+    runs.train(override(runs.defaults("arteries"), changes))
+    read = report._labelled([arteries.read(tmp_path)], {}, arteries.MODELS)
+    shown = arteries._walls(read)
+    errors = arteries._per_mesh(read[0])
+    for wall in shown:
+        mesh, found = wall.mesh, wall.predictions["GATr"]
+        error = mesh_errors(*map(from_numpy, (found, mesh.wss, mesh.mask))).epsilon
+        assert error == pytest.approx(errors[mesh.name], abs=1e-3)
+    assert errors[shown[-1].mesh.name] == max(errors.values())
+
+
+def test_walls_are_painted_with_and_without_faces():
+    for faces in (False, True):
+        mesh = tube(3, 120, faces=faces)
+        wall = pictures.Wall("a wall", mesh, {"GATr": 0.9 * mesh.wss})
+        assert pictures.maps([wall], ["GATr"]).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("arteries_*.toml")), ids=lambda p: p.stem)
+def test_every_recipe_makes_runs(recipe, tmp_path, monkeypatch):
+    planned = sweep.plan(recipe, tmp_path)
+    assert planned
+    for run in planned:
+        assert run.config.experiment == "arteries"
+        assert run.config.train.precision == "bfloat16"
+        assert run.config.train.batch_size == 8
+        task.Options.read(run.config.data.options)
+    assert len({fingerprint(run.config) for run in planned}) == len(planned)

@@ -1,0 +1,342 @@
+"""The artery experiment as the engine sees it."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from flashgatr.experiments import cli, results, runs, sweep
+from flashgatr.experiments.arteries import LABEL_SCALE, orientation, task
+from flashgatr.experiments.arteries.mesh import ArteryError
+from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
+from flashgatr.experiments.config import ConfigError, override, save
+
+from .walls import tube, walls
+
+CPU = torch.device("cpu")
+SMALL = ["num_blocks=1", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"]
+FAST = ["train.steps=3", "train.batch_size=2", "train.validate_every=2", "device=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def no_files(monkeypatch):
+    monkeypatch.setattr(task, "load", walls)
+
+
+def config(*changes):
+    small = [f"model.options.{option}" for option in SMALL]
+    return override(runs.defaults("arteries"), [*small, "train.precision=float32", *changes])
+
+
+def make(*changes):
+    return task.ArteryTask(config(*changes), CPU)
+
+
+def test_a_batch_holds_whole_meshes_one_after_another():
+    made = make("data.options.orientation=canonical")
+    meshes = walls("", "train")
+    batch = made.batch(torch.tensor([4, 1]))
+    position, normal, geodesic, target, mask, offsets, most = batch
+    sizes = [meshes[4].nodes, meshes[1].nodes]
+    assert made.samples == len(meshes)
+    assert offsets.tolist() == [0, sizes[0], sum(sizes)]
+    assert most.item() == max(sizes)
+    last = slice(sizes[0], None)
+    np.testing.assert_array_equal(position[last], meshes[1].position)
+    np.testing.assert_array_equal(normal[last], meshes[1].normal)
+    np.testing.assert_array_equal(geodesic[last], meshes[1].geodesic)
+    np.testing.assert_array_equal(mask[last], meshes[1].mask)
+    np.testing.assert_allclose(target[last] * LABEL_SCALE, meshes[1].wss, rtol=1e-6)
+
+
+def test_random_orientations_are_fixed_by_the_samples_number():
+    found = make().batch(torch.tensor([2]))
+    mesh = walls("", "train")[2]
+    matrix = orientation.matrices(2000)[2]
+    np.testing.assert_allclose(found[0], mesh.position @ matrix.T, atol=1e-6)
+    np.testing.assert_allclose(found[3] * LABEL_SCALE, mesh.wss @ matrix.T, rtol=1e-4, atol=1e-3)
+
+
+def test_augmentation_turns_each_mesh_as_a_whole_and_mirrors_half_of_them():
+    made = make("data.options.augment=true", "data.options.orientation=canonical")
+    meshes = walls("", "train")
+    determinants = []
+    for step in range(8):
+        torch.manual_seed(step)
+        position, normal, geodesic, target, _, offsets, _ = made.batch(torch.tensor([0, 3]))
+        torch.manual_seed(step)
+        assert torch.equal(made.batch(torch.tensor([0, 3]))[0], position)  # a resumed step's, too
+        for mesh, rows in zip(
+            (meshes[0], meshes[3]), offsets.unfold(0, 2, 1).tolist(), strict=True
+        ):
+            own = slice(*rows)
+            matrix = np.linalg.lstsq(mesh.position, position[own].numpy(), rcond=None)[0]
+            np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-4)
+            np.testing.assert_allclose(normal[own], mesh.normal @ matrix, atol=1e-4)
+            np.testing.assert_allclose(
+                target[own] * LABEL_SCALE, mesh.wss @ matrix, rtol=1e-3, atol=1e-2
+            )
+            np.testing.assert_array_equal(geodesic[own], mesh.geodesic)
+            determinants.append(np.linalg.det(matrix))
+    assert min(determinants) < 0 < max(determinants)
+
+
+@pytest.mark.parametrize("numbers", [[0, 1, 2], [3, 0, 2, 1], [1]])
+@pytest.mark.parametrize("model", ["gatr", "transformer"])
+@pytest.mark.parametrize("kind", ["mse", "relative", "epsilon"])
+def test_parts_of_a_batch_add_up_to_it(kind, model, numbers):
+    sizes = SMALL if model == "gatr" else ["num_blocks=1", "hidden_channels=16", "num_heads=2"]
+    options = [f"model.options.{option}" for option in sizes]
+    changes = [f"model.name={model}", f"data.options.loss={kind}", "train.precision=float32"]
+    made = task.ArteryTask(override(runs.defaults("arteries"), [*options, *changes]), CPU)
+    made.model.double()
+    batch = made.batch(torch.tensor(numbers))
+    whole = made.loss(made.model, _double(batch))[0]
+    expected = torch.autograd.grad(whole, list(made.model.parameters()), allow_unused=True)
+    parts = list(made.parts(torch.tensor(numbers)))
+    assert len({x.shape for part, _ in parts for x in part[:1]}) <= len(parts)
+    assert sum(share for _, share in parts) == pytest.approx(1)
+    total = sum(share * made.loss(made.model, _double(part))[0] for part, share in parts)
+    torch.testing.assert_close(total, whole, rtol=1e-6, atol=0)
+    found = torch.autograd.grad(total, list(made.model.parameters()), allow_unused=True)
+    for x, y in zip(found, expected, strict=True):
+        assert (x is None) == (y is None)
+        if x is not None:
+            torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-7 * (1 + y.abs().max()))
+
+
+def _double(batch):
+    return [x.double() if x.is_floating_point() else x for x in batch]
+
+
+def test_thinned_batches_draw_other_nodes_every_time_from_all_of_a_mesh():
+    made = make("data.options.nodes=40", "data.options.orientation=canonical")
+    drawn = [made.batch(torch.tensor([3, 0])) for _ in range(2)]
+    assert not torch.equal(drawn[0][0], drawn[1][0])
+    for batch in drawn:
+        assert [x.shape for x in batch[:4]] == [(2, 40, 3), (2, 40, 3), (2, 40), (2, 40, 3)]
+        for k, *rows in zip((3, 0), *batch, strict=True):
+            mesh = walls("", "train")[k]
+            apart = np.linalg.norm(mesh.position[:, None] - rows[0].numpy(), axis=-1)
+            found = apart.argmin(0)
+            assert (np.diff(found) >= 0).all()  # in order, hardly a node twice
+            assert found[-1] - found[0] > 0.9 * mesh.nodes
+            expected = mesh.position, mesh.normal, mesh.geodesic, mesh.wss / LABEL_SCALE, mesh.mask
+            for x, y in zip(rows, expected, strict=True):
+                np.testing.assert_allclose(x, y[found], rtol=1e-6)
+
+
+def test_thinned_batches_are_turned_mesh_by_mesh():
+    still, turned = (
+        make("data.options.nodes=40", f"data.options.augment={augment}")
+        for augment in ("false", "true")
+    )
+    determinants = []
+    for step in range(8):
+        torch.manual_seed(step)
+        before = still.batch(torch.tensor([3, 0]))
+        torch.manual_seed(step)
+        after = turned.batch(torch.tensor([3, 0]))
+        assert torch.equal(before[2], after[2])
+        for row in range(2):
+            matrix = torch.linalg.lstsq(before[0][row], after[0][row]).solution
+            torch.testing.assert_close(matrix @ matrix.T, torch.eye(3), atol=1e-4, rtol=0)
+            for k in (1, 3):
+                torch.testing.assert_close(
+                    before[k][row] @ matrix, after[k][row], atol=1e-4, rtol=0
+                )
+            determinants.append(torch.linalg.det(matrix))
+    assert min(determinants) < 0 < max(determinants)
+    assert turned.loss(turned.model, after)[0].isfinite()
+
+
+def test_parts_are_augmented_as_the_batch_is():
+    made = make("data.options.augment=true", "data.options.orientation=canonical")
+    torch.manual_seed(3)
+    ((position, normal, *_), _), *_ = made.parts(torch.tensor([0, 3]))
+    sizes = [walls("", "train")[k].nodes for k in (0, 3)]
+    largest = walls("", "train")[0 if sizes[0] > sizes[1] else 3]
+    matrix = np.linalg.lstsq(largest.position, position[0, : largest.nodes].numpy(), rcond=None)[0]
+    np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-4)
+    np.testing.assert_allclose(normal[0, : largest.nodes], largest.normal @ matrix, atol=1e-4)
+    assert not np.allclose(matrix, np.eye(3), atol=0.1)
+
+
+@pytest.mark.parametrize("kind", ["mse", "relative", "epsilon"])
+def test_the_loss_is_the_error_on_masked_nodes(kind):
+    made = make(f"data.options.loss={kind}")
+    batch = made.batch(torch.tensor([0, 1, 2]))
+    *inputs, target, mask, offsets, most = batch
+    loss, _ = made.loss(made.model, batch)
+    with torch.no_grad():
+        found = made.model(*inputs, offsets, int(most))
+    if kind == "mse":  # pooled over the nodes of the batch
+        assert loss.item() == pytest.approx((found - target)[mask].square().mean().item())
+    else:
+        parts = zip(*(x.split(offsets.diff().tolist()) for x in (found, target, mask)), strict=True)
+        errors = torch.tensor([mesh_errors(*part).epsilon for part in parts]) / 100
+        expected = errors.square().mean() if kind == "relative" else errors.mean()
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
+    loss.backward()
+    gradients = [p.grad for p in made.model.parameters() if p.grad is not None]
+    assert gradients
+    assert all(g.isfinite().all() for g in gradients)
+
+
+def test_what_lies_outside_the_mask_is_not_learned():
+    made = make()
+    batch = list(made.batch(torch.tensor([0, 1])))
+    loss, _ = made.loss(made.model, tuple(batch))
+    batch[3] = torch.where(batch[4][:, None], batch[3], 1e3)
+    assert made.loss(made.model, tuple(batch))[0].item() == loss.item()
+
+
+def test_evaluation_reports_every_mesh_and_what_motions_change():
+    made = make()
+    found = made.evaluate(made.model.eval())
+    assert list(found) == ["test", "val", "test_moved", "test_mirrored"]
+    test = found["test"]
+    assert list(test["per_mesh"]) == [mesh.name for mesh in walls("", "test")]
+    assert test["epsilon_mean"] == pytest.approx(
+        sum(test["per_mesh"].values()) / test["meshes"], abs=1e-3
+    )
+    assert test["train_meshes"] == 6
+    moved = found["test_moved"]
+    assert moved["change_mean"] <= moved["change_max"] < 1e-3
+    assert moved["epsilon_mean"] == pytest.approx(test["epsilon_mean"], abs=0.05)
+    json.dumps(found)
+    assert made.validate(made.model)["score"] == pytest.approx(found["val"]["epsilon_mean"])
+
+
+def test_moving_breaks_a_model_that_is_not_equivariant():
+    plain = override(
+        runs.defaults("arteries"),
+        ["model.name=transformer", "model.options.num_blocks=1", "train.precision=float32"],
+    )
+    made = task.ArteryTask(plain, CPU)
+    assert made.evaluate(made.model.eval())["test_moved"]["change_max"] > 0.1
+
+
+def test_predictions_are_in_the_units_of_the_labels_and_mesh_by_mesh():
+    made = make()
+    meshes = [tube(k, 60 + 6 * (k % 3)) for k in range(10)]  # more than one batch
+    found = list(made.predictions(made.model.eval(), meshes))
+    assert [len(y) for y in found] == [mesh.nodes for mesh in meshes]
+    inputs = (meshes[9].position, meshes[9].normal, meshes[9].geodesic)
+    with torch.no_grad():
+        alone = made.model(*map(torch.from_numpy, inputs)) * LABEL_SCALE
+    torch.testing.assert_close(found[9], alone, rtol=1e-4, atol=1e-4)
+    errors = [
+        mesh_errors(y, torch.from_numpy(m.wss), torch.from_numpy(m.mask))
+        for y, m in zip(found, meshes, strict=True)
+    ]
+    assert summarise(errors)["epsilon_mean"] > 1  # it has learned nothing yet
+
+
+def test_bfloat16_training_is_validated_in_bfloat16():
+    full, half = make(), make("train.precision=bfloat16")
+    mesh = [tube(0)]
+    with torch.no_grad():
+        exact = next(full.predictions(full.model, mesh))
+        assert not torch.equal(next(half.predictions(half.model, mesh)), exact)
+        assert torch.equal(next(half.predictions(half.model, mesh, "float32")), exact)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "data.options.orientations=random",
+            r"unknown key .*did you mean data\.options\.orientation",
+        ),
+        ("data.options.orientation=upright", "one of 'random', 'canonical', got 'upright'"),
+        ("data.options.augment=1", "must be true or false, got 1"),
+        ("data.options.val_limit=-1", "at least 0, got -1"),
+        ("data.options.test_limit=true", "at least 0, got True"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        make(change)
+
+
+def test_unlabelled_meshes_are_refused(monkeypatch):
+    monkeypatch.setattr(task, "load", lambda *_, **__: [replace(tube(7), wss=None)])
+    with pytest.raises(ArteryError, match="sample_0007 has no wall shear stress"):
+        make()
+
+
+def test_limits_take_the_first_meshes():
+    made = make("data.train_samples=2", "data.options.val_limit=1", "data.options.test_limit=2")
+    assert made.samples == 2
+    found = made.evaluate(made.model.eval())
+    assert (found["val"]["meshes"], found["test"]["meshes"]) == (1, 2)
+
+
+def test_a_run_can_be_trained_evaluated_and_recorded(tmp_path, monkeypatch):
+    settings = [*(f"model.options.{option}" for option in SMALL), *FAST]
+    settings = [x for option in settings for x in ("--set", option)]
+    shell, app = CliRunner(), cli.application()
+    arguments = ["train", "arteries", "--folder", str(tmp_path / "run"), *settings]
+    printed = shell.invoke(app, arguments, catch_exceptions=False).output
+    assert "ε, %" in printed
+    assert "test_mirrored" in printed
+    before = runs.read_results(tmp_path / "run")["results"]["test"]
+    again = shell.invoke(app, ["eval", str(tmp_path / "run")], catch_exceptions=False).output
+    assert f"{before['epsilon_mean']:.2f}" in again
+
+    lines = []
+    monkeypatch.setattr(sweep, "record", lambda *line: lines.append(line))
+    planned = sweep.Planned("run", {}, runs.load_config(tmp_path / "run"))
+    assert sweep.record_results([planned], "arteries_test") == 1
+    name, model, metric, value, unit, about = lines[0]
+    assert (name, model, metric, unit) == ("arteries-accuracy", "gatr", "epsilon_mean", "%")
+    assert value == pytest.approx(before["epsilon_mean"], rel=1e-3)
+    assert about == {
+        "train_meshes": 6,
+        "steps": 3,
+        "recipe": "arteries_test",
+        "orientation": "random",
+        "split": "test",
+        "seed": 0,
+    }
+    assert {line[2] for line in lines} >= {"epsilon_median", "epsilon_q75", "nmae", "cosine"}
+    assert results.FOLDER  # nothing was written there
+
+
+def test_a_file_of_settings_says_which_experiment_it_is(tmp_path):
+    save(config(*FAST, "train.steps=1"), tmp_path / "mine.toml")
+    arguments = [
+        "train",
+        "--config",
+        str(tmp_path / "mine.toml"),
+        "--folder",
+        str(tmp_path / "run"),
+    ]
+    CliRunner().invoke(cli.application(), arguments, catch_exceptions=False)
+    assert "test_moved" in runs.read_results(tmp_path / "run")["results"]
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
+    settings = config(*FAST, "data.options.augment=true", "train.checkpoint_every=2")
+    whole = override(settings, [f"folder='{tmp_path / 'whole'}'"])
+    runs.train(whole)
+    parts = override(settings, [f"folder='{tmp_path / 'parts'}'"])
+    original = task.ArteryTask.batch
+
+    def stops(self, indices, calls=[]):  # noqa: B006
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(self, indices)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(task.ArteryTask, "batch", stops)
+        with pytest.raises(KeyboardInterrupt):
+            runs.train(parts)
+    runs.train(parts, resume=True)
+    first, second = (runs.load_model(c).state_dict() for c in (whole, parts))
+    assert all(torch.equal(first[name], second[name]) for name in first)
