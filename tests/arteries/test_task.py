@@ -94,12 +94,13 @@ def test_parts_of_a_batch_add_up_to_it(kind, model, numbers):
     made = task.ArteryTask(override(runs.defaults("arteries"), [*options, *changes]), CPU)
     made.model.double()
     batch = made.batch(torch.tensor(numbers))
+    made._train = made._train._replace(nodes=made._train.nodes.double())
     whole = made.loss(made.model, _double(batch))[0]
     expected = torch.autograd.grad(whole, list(made.model.parameters()), allow_unused=True)
     parts = list(made.parts(torch.tensor(numbers)))
-    assert len({x.shape for part, _ in parts for x in part[:1]}) <= len(parts)
+    assert len(parts) == -(-len(numbers) // 2)
     assert sum(share for _, share in parts) == pytest.approx(1)
-    total = sum(share * made.loss(made.model, _double(part))[0] for part, share in parts)
+    total = sum(share * made.loss(made.model, part)[0] for part, share in parts)
     torch.testing.assert_close(total, whole, rtol=1e-6, atol=0)
     found = torch.autograd.grad(total, list(made.model.parameters()), allow_unused=True)
     for x, y in zip(found, expected, strict=True):
@@ -153,16 +154,24 @@ def test_thinned_batches_are_turned_mesh_by_mesh():
     assert turned.loss(turned.model, after)[0].isfinite()
 
 
-def test_parts_are_augmented_as_the_batch_is():
-    made = make("data.options.augment=true", "data.options.orientation=canonical")
-    torch.manual_seed(3)
-    ((position, normal, *_), _), *_ = made.parts(torch.tensor([0, 3]))
-    sizes = [walls("", "train")[k].nodes for k in (0, 3)]
-    largest = walls("", "train")[0 if sizes[0] > sizes[1] else 3]
-    matrix = np.linalg.lstsq(largest.position, position[0, : largest.nodes].numpy(), rcond=None)[0]
-    np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-4)
-    np.testing.assert_allclose(normal[0, : largest.nodes], largest.normal @ matrix, atol=1e-4)
-    assert not np.allclose(matrix, np.eye(3), atol=0.1)
+def test_padded_meshes_are_whole_and_turned_one_by_one():
+    packed = make("data.options.orientation=canonical")._train
+    meshes = [walls("", "train")[k] for k in (3, 0)]
+    given = torch.tensor([3, 0, -1]), torch.arange(256)
+    position, normal, geodesic, target, mask, valid = packed.padded(*given)
+    assert valid.sum(1).tolist() == [mesh.nodes for mesh in meshes] + [0]
+    assert not position[~valid].any()
+    assert not mask[~valid].any()
+    for row, mesh in enumerate(meshes):
+        own = row, slice(mesh.nodes)
+        for x, y in ((position, mesh.position), (normal, mesh.normal), (geodesic, mesh.geodesic)):
+            np.testing.assert_array_equal(x[own], y)
+        np.testing.assert_array_equal(mask[own], mesh.mask)
+    turned = packed.padded(*given, turn=True)
+    matrix = torch.linalg.lstsq(position[:2], turned[0][:2]).solution
+    torch.testing.assert_close(matrix @ matrix.mT, torch.eye(3).expand(2, 3, 3), atol=1e-4, rtol=0)
+    for before, after in ((normal, turned[1]), (target, turned[3])):
+        torch.testing.assert_close(before[:2] @ matrix, after[:2], atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["mse", "relative", "epsilon"])

@@ -1,7 +1,7 @@
 """Meshes on a device, packed one after another, one row per node; and batches of them, in three forms.
 
     packed   position (T, 3)     normal (T, 3)     geodesic (T)     target (T, 3)     mask (T)     offsets (B + 1)  largest ()
-    padded   position (2, L, 3)  normal (2, L, 3)  geodesic (2, L)  target (2, L, 3)  mask (2, L)  numbers (2)      valid (2, L)
+    padded   position (2, L, 3)  normal (2, L, 3)  geodesic (2, L)  target (2, L, 3)  mask (2, L)  valid (2, L)
     thinned  position (B, n, 3)  normal (B, n, 3)  geodesic (B, n)  target (B, n, 3)  mask (B, n)
 
 Targets are in units of LABEL_SCALE; `mask` says which nodes count, `valid` which are there. Padded pairs have only a few different
@@ -11,7 +11,7 @@ sizes L, so that each can be captured as a CUDA graph once; meshes are paired by
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -42,58 +42,41 @@ class Packed(NamedTuple):
         """These meshes, packed; with `turn`, each turned and maybe mirrored at random."""
         sizes = [self.size(k) for k in numbers]
         nodes = torch.cat([self._rows(k) for k in numbers])
-        offsets = _sent(torch.tensor([0, *sizes]).cumsum(0), nodes.device)
+        offsets = sent(torch.tensor([0, *sizes]).cumsum(0), nodes.device)
         most = torch.tensor(max(sizes))  # stays where it can be read at once
-        position, normal, geodesic, target, mask = nodes.split(_COLUMNS, dim=-1)
+        matrices = None
         if turn:
             places = torch.arange(len(nodes), device=nodes.device)
-            own = orthogonal(len(numbers), nodes.device)[
-                torch.bucketize(places, offsets[1:], right=True)
-            ]
-            position, normal, target = (_turned(own, x) for x in (position, normal, target))
-        return position, normal, geodesic[..., 0], target, mask[..., 0] > 0, offsets, most
+            own = torch.bucketize(places, offsets[1:], right=True)
+            matrices = turns(len(numbers), nodes.device)[own]
+        return *_split(nodes, matrices), offsets, most
 
-    def pairs(
-        self, numbers: Sequence[int], *, turn: bool = False
-    ) -> Iterator[tuple[list[int], Batch]]:
-        """Padded pairs of neighbours in size, each with the places of its meshes in `numbers`; the last may lack one."""
-        order = sorted(range(len(numbers)), key=lambda i: (self.size(numbers[i]), numbers[i]))
-        order.reverse()
-        device = self.nodes.device
-        matrices = orthogonal(len(numbers), device) if turn else None
-        for start in range(0, len(order), 2):
-            pair = order[start : start + 2]
-            length = math.ceil(self.size(numbers[pair[0]]) / ROUND) * ROUND
-            nodes = self.nodes.new_zeros(2, length, self.nodes.shape[1])
-            for row, i in zip(nodes, pair, strict=False):
-                row[: self.size(numbers[i])] = self._rows(numbers[i])
-            counts = [self.size(numbers[i]) for i in pair] + [0] * (2 - len(pair))
-            given = _sent(torch.tensor([counts, [*pair, *pair][:2]]), device)
-            position, normal, geodesic, target, mask = nodes.split(_COLUMNS, dim=-1)
-            if matrices is not None:
-                own = matrices[given[1]][:, None]
-                position, normal, target = (_turned(own, x) for x in (position, normal, target))
-            valid = torch.arange(length, device=device) < given[0][:, None]
-            parts = position, normal, geodesic[..., 0], target, mask[..., 0] > 0, given[1], valid
-            yield pair, parts
+    def pairs(self, numbers: Sequence[int]) -> list[tuple[list[int], int]]:
+        """Places in `numbers` of two meshes of similar size, and the size to pad them to; the last pair may lack one."""
+        order = sorted(range(len(numbers)), key=lambda i: (-self.size(numbers[i]), numbers[i]))
+        pairs = [order[start : start + 2] for start in range(0, len(order), 2)]
+        return [(pair, _rounded(self.size(numbers[pair[0]]))) for pair in pairs]
+
+    def padded(self, numbers: Tensor, places: Tensor, *, turn: bool = False) -> Batch:
+        """Meshes (-1: none) padded to the length of `places`, which counts from 0.
+
+        All on the device, so that a CUDA graph can hold it; so is `thinned`.
+        """
+        known = numbers.clamp(min=0)
+        begin, end = self.begins[known], self.begins[known + 1]
+        size = torch.where(numbers < 0, 0, end - begin)[:, None]
+        valid = places < size
+        rows = self.nodes[begin[:, None] + torch.where(valid, places, 0)] * valid[..., None]
+        position, normal, geodesic, target, mask = _columns(rows, turn)
+        return position, normal, geodesic, target, mask, valid
 
     def thinned(self, numbers: Tensor, count: int, *, turn: bool = False) -> Batch:
-        """`count` nodes of each mesh, drawn anew: one of every `count`-th part of the mesh, in the order of its nodes.
-
-        All on the device, so that a CUDA graph can hold it.
-        """
-        device = self.nodes.device
-        starts = self.begins.index_select(0, torch.cat([numbers, numbers + 1]))
-        begin, end = starts.chunk(2)
-        place = torch.arange(count, device=device) + torch.rand(len(numbers), count, device=device)
-        place = (place * ((end - begin)[:, None] / count)).long()
-        place = torch.minimum(begin[:, None] + place, end[:, None] - 1)
-        nodes = self.nodes[place]
-        position, normal, geodesic, target, mask = nodes.split(_COLUMNS, dim=-1)
-        if turn:
-            own = turns(len(numbers), device)[:, None]
-            position, normal, target = (_turned(own, x) for x in (position, normal, target))
-        return position, normal, geodesic[..., 0], target, mask[..., 0] > 0
+        """`count` nodes of each mesh, drawn anew: one of every `count`-th part of the mesh, in the order of its nodes."""
+        begin, end = self.begins[numbers][:, None], self.begins[numbers + 1][:, None]
+        place = torch.arange(count, device=begin.device)
+        place = place + torch.rand(len(numbers), count, device=begin.device)
+        place = begin + (place * ((end - begin) / count)).long()
+        return _columns(self.nodes[torch.minimum(place, end - 1)], turn)
 
     def _rows(self, number: int) -> Tensor:
         return self.nodes[self.starts[number] : self.starts[number + 1]]
@@ -113,10 +96,20 @@ def pack(meshes: Sequence[Mesh], device: torch.device) -> Packed:
     return Packed(nodes, starts, counted, torch.tensor(starts, device=device))
 
 
-def orthogonal(count: int, device: torch.device) -> Tensor:
-    """Matrices of O(3), evenly distributed: (count, 3, 3). The seed of torch's generator on the CPU determines them."""
-    q, r = torch.linalg.qr(torch.randn(count, 3, 3))
-    return _sent(q * r.diagonal(dim1=-2, dim2=-1).sign()[:, None, :], device)
+def _rounded(size: int) -> int:
+    return math.ceil(size / ROUND) * ROUND
+
+
+def _columns(nodes: Tensor, turn: bool) -> Batch:
+    """Of meshes (B, n, 11), each turned and maybe mirrored at random, or not."""
+    return _split(nodes, turns(len(nodes), nodes.device)[:, None] if turn else None)
+
+
+def _split(nodes: Tensor, matrices: Tensor | None) -> Batch:
+    position, normal, geodesic, target, mask = nodes.split(_COLUMNS, dim=-1)
+    if matrices is not None:
+        position, normal, target = (_turned(matrices, x) for x in (position, normal, target))
+    return position, normal, geodesic[..., 0], target, mask[..., 0] > 0
 
 
 def turns(count: int, device: torch.device) -> Tensor:
@@ -129,7 +122,8 @@ def turns(count: int, device: torch.device) -> Tensor:
         2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y),
     ]  # fmt: skip
     sign = torch.where(torch.rand(count, 1, 1, device=device) < 0.5, 1.0, -1.0)
-    return sign * torch.stack(rows, dim=-1).unflatten(-1, (3, 3))
+    matrices: Tensor = torch.stack(rows, dim=-1).unflatten(-1, (3, 3))
+    return sign * matrices
 
 
 def _turned(matrices: Tensor, x: Tensor) -> Tensor:
@@ -137,6 +131,6 @@ def _turned(matrices: Tensor, x: Tensor) -> Tensor:
     return (matrices * x.unsqueeze(-2)).sum(-1)
 
 
-def _sent(x: Tensor, device: torch.device) -> Tensor:
+def sent(x: Tensor, device: torch.device) -> Tensor:
     """On the device; from pinned memory, so that nobody waits for the copy."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)

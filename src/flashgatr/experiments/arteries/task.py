@@ -17,7 +17,7 @@ from . import LABEL_SCALE, models, orientation
 from .data import load
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
-from .packed import Batch, pack
+from .packed import Batch, pack, sent
 
 assert models  # registers them
 DISTANCE = 1e3  # cm
@@ -108,27 +108,35 @@ class ArteryTask:
         return self._train.batch(indices.tolist(), turn=options.augment)
 
     def parts(self, indices: Tensor) -> Iterator[tuple[Batch, float]]:
-        """Two meshes of similar size at a time, padded to one of a few sizes, and what they count in the batch's loss."""
+        """Two meshes of similar size at a time, padded to one of a few sizes, and what they count in the batch's loss.
+
+        A part is (numbers of the meshes, places of their nodes): what they hold is looked up by `loss`, on the device.
+        """
         numbers = indices.tolist()
+        pairs = self._train.pairs(numbers)
         counts = [self._train.counted[k] if self.options.loss == "mse" else 1 for k in numbers]
-        for pair, batch in self._train.pairs(numbers, turn=self.options.augment):
-            yield batch, sum(counts[i] for i in pair) / sum(counts)
+        given = [[numbers[i] for i in pair] + [-1] * (2 - len(pair)) for pair, _ in pairs]
+        for (pair, length), own in zip(pairs, sent(torch.tensor(given), self.device), strict=True):
+            share = sum(counts[i] for i in pair) / sum(counts)
+            yield (own, torch.arange(length, device=self.device)), share
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """On packed, padded or thinned meshes: see `packed`."""
+        offsets = None
+        if len(batch) == 2:  # a part
+            batch = self._train.padded(*batch, turn=self.options.augment)
         *inputs, target, mask = batch[:5]
-        offsets, last = batch[5:] or (None, None)
         if target.dim() == 3:
-            prediction = model(*inputs, mask=last)
+            prediction = model(*inputs, mask=batch[5] if len(batch) > 5 else None)
         else:
-            assert last is not None
-            prediction = model(*inputs, offsets, int(last))
+            offsets, most = batch[5:]
+            prediction = model(*inputs, offsets, int(most))
         squared = (prediction.float() - target).square().sum(-1) * mask
         pooled = squared.sum() / (3 * mask.sum())
         if self.options.loss == "mse":
             return pooled, {}
         sizes = target.square().sum(-1) * mask
-        if offsets is not None and target.dim() == 2:
+        if offsets is not None:
             error, size = (
                 torch.segment_reduce(x, "sum", offsets=offsets, axis=0) for x in (squared, sizes)
             )
