@@ -33,6 +33,8 @@ UNITS = {
     "ratio": "1",
     "time per 1,000 items": "ms",
     "slow steps": "steps",
+    "processor time": "s",
+    "difference": "cm",
 }
 """Unit of every metric."""
 WARMUP, REPEATS, FEWEST = 3, 15, 3
