@@ -126,14 +126,8 @@ def test_both_signs_make_predictions_turn_with_mirrors(run, raw, tmp_path):
     here = prediction.predict(both, vessel.read(SAMPLE))
     there = found(both, tmp_path, position, raw.face[:, ::-1], inlet)
     assert difference(there, here, mirror, lambda x: x @ mirror) < 1e-3
-    alone = prediction.load(run)[0]
-    there = found(alone, tmp_path, position, raw.face[:, ::-1], inlet)
-    assert (
-        difference(
-            there, prediction.predict(alone, vessel.read(SAMPLE)), mirror, lambda x: x @ mirror
-        )
-        > 1e-3
-    )
+    assert both.both_signs  # test_models.py has a model that needs it
+    assert not prediction.load(run)[0].both_signs
 
 
 @pytest.mark.parametrize("scale", ["mm", "auto"])
@@ -342,7 +336,8 @@ def invoke(*arguments):
 def test_the_command_writes_a_file_and_a_picture_and_says_what_it_found(run, expected, tmp_path):
     done = invoke("arteries", run, SAMPLE, "--out", tmp_path)
     assert done.exit_code == 0, done.exception
-    for text in ("1,444, 1,335 of them inside", "the file's", "0.3614 cm", "ε against the labels"):
+    inside = f"{expected.mesh.nodes:,}, {expected.mesh.mask.sum():,} of them inside"
+    for text in (inside, "the file's", "0.3614 cm", "ε against the labels"):
         assert text in done.output
     assert f"{expected.errors.epsilon:.2f} %" in done.output
     file = tmp_path / "sample_0001.vtp"

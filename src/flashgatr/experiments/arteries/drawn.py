@@ -43,7 +43,7 @@ def picture(prediction: Prediction) -> bytes:
         figure = Figure(figsize=(width * len(columns), 2 * height + 1.1), layout="constrained")
         axes = figure.subplots(2, len(columns), squeeze=False)
         for column, (title, values, vectors, colors, most) in enumerate(columns):
-            painted = None
+            painted: Any = None
             for ax, side in zip(axes[:, column], (1, -1), strict=True):
                 view = sight * np.array([[1], [side], [side]])
                 painted = _paint(ax, mesh, values, vectors, view, colors, most)

@@ -9,6 +9,7 @@ import lzma
 import struct
 import zlib
 from pathlib import Path
+from typing import TypeAlias
 from xml.etree import ElementTree
 
 import numpy as np
@@ -34,18 +35,26 @@ DAMAGE = (
 )
 
 # VTK's cells by number: their faces as places of corners. Higher orders have the same corners first.
+Faces: TypeAlias = list[tuple[int, ...]]
 _POLYGON = 7
-_FLAT: dict[int, list[tuple[int, ...]]] = {
+_FLAT: dict[int, Faces] = {
     **{kind: [(0, 1, 2)] for kind in (5, 22, 34, 69)},
     8: [(0, 1, 3, 2)],
     **{kind: [(0, 1, 2, 3)] for kind in (9, 23, 28, 70)},
 }
-_TETRAHEDRON = [(0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2)]
-_HEXAHEDRON = [(0, 3, 2, 1), (4, 5, 6, 7), (0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7)]
-_VOXEL = [(0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (1, 3, 7, 5), (3, 2, 6, 7), (2, 0, 4, 6)]
-_WEDGE = [(0, 1, 2), (3, 5, 4), (0, 3, 4, 1), (1, 4, 5, 2), (2, 5, 3, 0)]
-_PYRAMID = [(0, 3, 2, 1), (0, 1, 4), (1, 2, 4), (2, 3, 4), (3, 0, 4)]
-_VOLUMES: dict[int, list[tuple[int, ...]]] = {
+_TETRAHEDRON: Faces = [(0, 2, 1), (0, 1, 3), (1, 2, 3), (0, 3, 2)]
+_HEXAHEDRON: Faces = [
+    (0, 3, 2, 1),
+    (4, 5, 6, 7),
+    (0, 1, 5, 4),
+    (1, 2, 6, 5),
+    (2, 3, 7, 6),
+    (3, 0, 4, 7),
+]
+_VOXEL: Faces = [(0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (1, 3, 7, 5), (3, 2, 6, 7), (2, 0, 4, 6)]
+_WEDGE: Faces = [(0, 1, 2), (3, 5, 4), (0, 3, 4, 1), (1, 4, 5, 2), (2, 5, 3, 0)]
+_PYRAMID: Faces = [(0, 3, 2, 1), (0, 1, 4), (1, 2, 4), (2, 3, 4), (3, 0, 4)]
+_VOLUMES: dict[int, Faces] = {
     **dict.fromkeys((10, 24, 71, 78), _TETRAHEDRON),
     11: _VOXEL,
     **dict.fromkeys((12, 25, 29, 33, 72, 79), _HEXAHEDRON),

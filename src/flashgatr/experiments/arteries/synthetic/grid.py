@@ -116,16 +116,16 @@ def surface(grid: Grid) -> tuple[Array, Array, Array]:
 
 
 def _triangles(patch: Array) -> Array:
-    """Patches (k, a, b) of nodes as triangles that turn from the first axis to the second; the diagonals alternate."""
+    """Patches (k, a, b) of nodes as triangles that turn from the first axis to the second.
+
+    All diagonals run the same way: where they alternate, nodes have four triangles or eight, and distances by the heat method
+    suffer (0.035 cm between two implementations instead of 0.023).
+    """
     a, b, c, d = (
         x.ravel()
         for x in (patch[:, :-1, :-1], patch[:, 1:, :-1], patch[:, 1:, 1:], patch[:, :-1, 1:])
     )
-    i, j = np.indices(patch[0, 1:, 1:].shape)
-    even = np.tile(((i + j) % 2 == 0).ravel(), len(patch))
-    first = np.where(even, (a, b, c), (a, b, d))
-    second = np.where(even, (a, c, d), (b, c, d))
-    return np.concatenate([first.T, second.T])
+    return np.concatenate([np.stack((a, b, c), axis=1), np.stack((a, c, d), axis=1)])
 
 
 def between(coarse: Grid, fine: Grid, values: Array) -> Array:
