@@ -569,6 +569,7 @@ def test_an_operator_is_registered_correctly(name):
 def test_no_operator_is_left_out_above():
     names = torch._C._dispatch_get_all_op_names()
     ours = {name.removeprefix("flashgatr::") for name in names if name.startswith("flashgatr::")}
+    ours = {name for name in ours if not name.startswith("test_")}  # of test_registered.py
     needs_cuda, tested_elsewhere = {"enter", "leave", "leave_backward"}, {"trilinear"}
     assert ours == {*_operator_calls(), *needs_cuda, *tested_elsewhere}
 

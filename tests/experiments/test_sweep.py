@@ -1,0 +1,55 @@
+"""Which runs a recipe has, and which of them are wanted."""
+
+from pathlib import Path
+
+import pytest
+
+from flashgatr.experiments import sweep
+from flashgatr.experiments.config import ConfigError
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+RECIPE = """
+[run.train]
+steps = 5
+[grid]
+"data.train_samples" = [100, 1000]
+"model.name" = ["gatr", "mlp"]
+seed = [0, 1, 2]
+"""
+
+
+@pytest.fixture
+def planned(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    return sweep.plan(recipe, tmp_path / "runs")
+
+
+def test_a_grid_has_every_combination_once(planned):
+    assert len(planned) == len({run.name for run in planned}) == 12
+    assert {run.config.train.steps for run in planned} == {5}
+
+
+def test_values_of_one_key_are_alternatives_and_keys_conditions(planned):
+    found = sweep.select(planned, ["model.name=gatr", "seed=0", "seed=2"])
+    names = [(run.config.model.name, run.config.seed) for run in found]
+    assert names == [("gatr", 0), ("gatr", 2)] * 2
+    assert sweep.select(planned, []) == planned
+
+
+@pytest.mark.parametrize(
+    ("only", "complaint"),
+    [
+        (["seed"], "takes KEY=VALUE of the recipe's grid"),
+        (["train.steps=5"], "data.train_samples, model.name, seed"),
+        (["seed=7"], "no run of the recipe has seed=7"),
+    ],
+)
+def test_what_selects_nothing_is_refused(planned, only, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        sweep.select(planned, only)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_can_be_planned(recipe, tmp_path):
+    assert sweep.plan(recipe, tmp_path)

@@ -1,0 +1,159 @@
+"""Operators are seen by whoever watches, and called directly by everybody else; kernels are found once."""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flashgatr import GATr
+from flashgatr.kernels import cpu, launch
+from flashgatr.kernels.registered import Operator
+from flashgatr.nn.attend import _switched_off
+
+
+class Watch(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.seen.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def _net():
+    torch.manual_seed(0)
+    return GATr(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=8,
+                num_blocks=2, num_heads=2)  # fmt: skip
+
+
+def test_whoever_watches_operators_sees_them_and_the_same_numbers():
+    net = _net()
+    mv = torch.randn(3, 5, 1, 16, requires_grad=True)
+    if net.obstacle(mv):
+        pytest.skip(net.obstacle(mv))
+    out, _ = net(mv)
+    (expected,) = torch.autograd.grad(out.square().sum(), mv)
+    with Watch() as watch:
+        watched, _ = net(mv)
+        (found,) = torch.autograd.grad(watched.square().sum(), mv)
+    assert torch.equal(watched, out)
+    assert torch.equal(found, expected)
+    for name in ("queries", "update", "queries_backward", "update_backward"):
+        assert f"flashgatr.{name}.default" in watch.seen
+
+
+def test_an_operator_takes_lists_and_gives_gradients_to_what_is_in_them():
+    def function(x: torch.Tensor, others: list[torch.Tensor], factor: float) -> torch.Tensor:
+        return factor * x * sum(others)
+
+    operator = Operator("test_of_lists", function)
+    operator.register_fake(lambda x, others, factor: torch.empty_like(x))
+
+    def setup(ctx, inputs, output):
+        x, others, ctx.factor = inputs
+        ctx.save_for_backward(x, *others)
+
+    def backward(ctx, g):
+        x, *others = ctx.saved_tensors
+        return ctx.factor * g * sum(others), [ctx.factor * g * x for _ in others], None
+
+    operator.register_autograd(backward, setup_context=setup)
+    x, a, b = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    assert torch.autograd.gradcheck(lambda x, a, b: operator(x, [a, b], 2.0), (x, a, b))
+    with Watch():
+        watched = operator(x, [a, b], 2.0)
+    assert torch.equal(watched, operator(x, [a, b], 2.0))
+    with torch.no_grad():
+        assert not operator(x, [a, b], 2.0).requires_grad
+
+
+class _Compiled:
+    run = None
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def __getitem__(self, grid):
+        return lambda *given: self.calls.append(("direct", grid, given))
+
+
+class _Jitted:
+    """As a function under triton.jit."""
+
+    arg_names = ("x", "n", "SIZE")
+
+    def __init__(self):
+        self.calls = []
+
+    def __getitem__(self, grid):
+        def call(*given, **constants):
+            self.calls.append(("found", grid, given, constants))
+            return _Compiled(self.calls)
+
+        return call
+
+
+def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments():
+    jitted = _Jitted()
+    kernel, x = launch.Kernel(jitted), torch.zeros(64)
+    kernel[2, 3](x, 5, SIZE=8, num_warps=4)
+    kernel[4,](x + 1, 7, SIZE=8, num_warps=4)
+    assert [call[0] for call in jitted.calls] == ["found", "direct"]
+    assert jitted.calls[1][1] == (4, 1, 1)
+    assert jitted.calls[1][2][1:] == (7, 8)  # constants in their places
+    others = [(x, 16, 8), (x, 1, 8), (x, 5, 4), (x.double(), 5, 8), (x[1:], 5, 8), (x, 1 << 40, 8)]
+    for given, n, size in others:
+        kernel[2, 3](given, n, SIZE=size, num_warps=4)
+        assert jitted.calls[-1][0] == "found"
+
+
+def test_an_interpreted_kernel_is_called_as_it_is():
+    seen = []
+
+    class Interpreted:
+        def __getitem__(self, grid):
+            return lambda *given, **constants: seen.append(given)
+
+    kernel = launch.Kernel(Interpreted())
+    for _ in range(2):
+        kernel[1,](torch.zeros(3), 1)
+    assert len(seen) == 2
+
+
+def test_kernels_that_wait_are_dropped_when_something_fails():
+    if cpu.library() is None:
+        pytest.skip("no C compiler was found")
+    x, y = torch.ones(4, 3), torch.ones(4, 3)
+    with cpu.together():
+        cpu.add_scalars(y, x, 2)
+        assert torch.equal(y, torch.ones(4, 3))  # not yet
+        cpu.settle()
+        assert y[:, :2].eq(2).all()
+        cpu.add_scalars(y, x, 2)
+    assert torch.equal(y, torch.tensor([3.0, 3.0, 1.0]).expand(4, 3))
+
+    def accident():
+        with cpu.together():
+            cpu.add_scalars(y, x, 2)
+            raise RuntimeError("accident")
+
+    with pytest.raises(RuntimeError, match="accident"):
+        accident()
+    cpu.add_scalars(y, x, 1)
+    assert torch.equal(y, torch.tensor([4.0, 3.0, 1.0]).expand(4, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("width", [8, 13])
+def test_a_spare_feature_switches_keys_off(dtype, width):
+    """As cuDNN computes it: logits and softmax in float32."""
+    q, k = (torch.randn(2, 6, heads, width).to(dtype) for heads in (3, 1))
+    mask = torch.rand(2, 6) > 0.4
+    mask[:, 0] = True
+    more_q, more_k = _switched_off(q, k, mask)
+    assert more_q.shape[-1] % 8 == 0
+    found = torch.einsum("bnhd,bmd->bhnm", more_q.float(), more_k[:, :, 0].float())
+    logits = torch.einsum("bnhd,bmd->bhnm", q.float(), k[:, :, 0].float())
+    expected = logits.masked_fill(~mask[:, None, None], -torch.inf)
+    torch.testing.assert_close((0.3 * found).softmax(-1), (0.3 * expected).softmax(-1))
+    assert not (0.3 * found).softmax(-1).mT[:, :, ~mask[0]][0].any()
