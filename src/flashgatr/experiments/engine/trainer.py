@@ -80,6 +80,9 @@ class Trainer:
         self.ema: dict[str, Tensor] = {}
         if config.train.ema:
             self.ema = {name: x.detach().clone() for name, x in task.model.state_dict().items()}
+        known = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
+        self._averaged = list(self.ema.values()), [known[name] for name in self.ema]
+        """The averages and what they follow, looked up once: a state_dict in every step would take longer than small steps."""
         self._resume()
 
     # ---- the run ----
@@ -136,8 +139,8 @@ class Trainer:
         batch = (mine,) if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
-            own = self.task.model.state_dict()
-            torch._foreach_lerp_(list(self.ema.values()), list(own.values()), 1 - train.ema)
+            with torch.no_grad():
+                torch._foreach_lerp_(*self._averaged, 1 - train.ema)
         self.step = k + 1
         last = self.step == train.steps
 
