@@ -196,6 +196,29 @@ def test_keeping_leaves_out_the_caps_alone(model, raw, inlet, tmp_path):
         found(model, tmp_path, raw.position, bare(raw, 2.0), "0 0 0", extensions="cut")
 
 
+@pytest.mark.parametrize("extensions", ["auto", "add", "cut"])
+def test_a_vessel_with_three_ends_is_used_as_it_is_or_extended(
+    extensions, model, raw, inlet, tmp_path
+):
+    centre = raw.position[raw.face].mean(axis=1)
+    middle = centre[np.argmin(np.abs(centre[:, 0] - 2) - centre[:, 2])]
+    branch = np.linalg.norm(centre - middle, axis=1) < 0.15
+    face = raw.face[~branch]
+    if extensions == "cut":
+        with pytest.raises(ArteryError, match="needs a vessel with two ends, got 3"):
+            found(model, tmp_path, raw.position, face, inlet, extensions=extensions)
+        return
+    again = found(model, tmp_path, raw.position, face, inlet, extensions=extensions)
+    assert any("trained on vessels with two" in note for note in again.vessel.notes)
+    added = any("added for the computation at end 1, 2, 3" in x for x in again.vessel.notes)
+    assert added == (extensions == "add")
+    assert again.mesh.geodesic.min() < (2.5 if added else 0.2)
+    if added:
+        assert again.mesh.mask.all()
+        beyond = again.vessel.mesh.geodesic.max() - again.mesh.geodesic.max()
+        assert beyond < 1.3 * again.mesh.inlet_diameter  # the model saw one diameter of them
+
+
 def wedge_tube(thin=0.8):
     """A tube that narrows towards its end."""
     mesh = tube(around=18, length=6.0, bend=0.0, jitter=0.0)

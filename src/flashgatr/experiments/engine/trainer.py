@@ -81,7 +81,7 @@ class Trainer:
         if config.train.ema:
             self.ema = {name: x.detach().clone() for name, x in task.model.state_dict().items()}
         known = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
-        self._averaged = list(self.ema.values()), [known[name] for name in self.ema]
+        self._followed = list(self.ema.values()), [known[name] for name in self.ema]
         """The averages and what they follow, looked up once: a state_dict in every step would take longer than small steps."""
         self._resume()
 
@@ -140,7 +140,7 @@ class Trainer:
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
             with torch.no_grad():
-                torch._foreach_lerp_(*self._averaged, 1 - train.ema)
+                torch._foreach_lerp_(*self._followed, 1 - train.ema)
         self.step = k + 1
         last = self.step == train.steps
 
