@@ -257,8 +257,9 @@ def predict(
         bool, typer.Option("--both-signs", help="GATr exact under mirrors, at twice the cost.")
     ] = False,
     device: Annotated[
-        str, typer.Option(help="auto, cpu or cuda, instead of the run's setting.")
-    ] = "",
+        Optional[str],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option(help="auto, cpu or cuda, instead of the run's setting."),
+    ] = None,
 ) -> None:
     """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
     if experiment != "arteries":
@@ -269,7 +270,7 @@ def predict(
         cli.run_folder(run),
         mesh,
         out,
-        device=device,
+        device=device or "",
         both_signs=both_signs,
         sample=sample,
         inlet=inlet,
