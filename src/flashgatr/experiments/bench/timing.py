@@ -32,6 +32,7 @@ UNITS = {
     "first_call": "s",
     "ratio": "1",
     "time per 1,000 items": "ms",
+    "host time per 1,000 items": "ms",
     "slow steps": "steps",
     "processor time": "s",
     "difference": "cm",
@@ -74,18 +75,24 @@ def once(step: Step, device: torch.device) -> float:
     return float(start.elapsed_time(end))
 
 
-def in_a_row(steps: Sequence[Step], device: torch.device) -> list[float]:
-    """Milliseconds of each of several steps that do not wait for each other."""
+def in_a_row(steps: Sequence[Step], device: torch.device) -> tuple[list[float], float]:
+    """Milliseconds of each of several steps that do not wait for each other, and the mean that the host needs to issue one.
+
+    As long as the host needs less than the device, making batches and launching is no bottleneck.
+    """
     if device.type != "cuda":
-        return [once(step, device) for step in steps]
+        times = [once(step, device) for step in steps]
+        return times, statistics.mean(times)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(len(steps) + 1)]
     torch.cuda.synchronize()
+    begin = time.perf_counter()
     events[0].record()
     for step, event in zip(steps, events[1:], strict=True):
         step()
         event.record()
+    host = 1000 * (time.perf_counter() - begin) / len(steps)
     torch.cuda.synchronize()
-    return [float(a.elapsed_time(b)) for a, b in itertools.pairwise(events)]
+    return [float(a.elapsed_time(b)) for a, b in itertools.pairwise(events)], host
 
 
 def in_turn(
