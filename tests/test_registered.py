@@ -1,5 +1,7 @@
 """Operators are seen by whoever watches, and called directly by everybody else; kernels are found once."""
 
+import sys
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -105,6 +107,13 @@ def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments():
     for given, n, size in others:
         kernel[2, 3](given, n, SIZE=size, num_warps=4)
         assert jitted.calls[-1][0] == "found"
+
+
+def test_without_triton_there_are_no_kernels(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "flashgatr.kernels.triton_kernels", raising=False)
+    with pytest.raises(AttributeError, match="no kernel norm_forward: Triton is not installed"):
+        _ = launch.Kernels().norm_forward
 
 
 def test_an_interpreted_kernel_is_called_as_it_is():

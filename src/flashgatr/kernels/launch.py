@@ -20,8 +20,10 @@ class Kernels:
     """The functions of `triton_kernels`, which is imported when the first is needed: without a GPU, Triton may be missing."""
 
     def __getattr__(self, name: str) -> Any:
-        from . import triton_kernels
-
+        try:
+            from . import triton_kernels
+        except ImportError as error:
+            raise AttributeError(f"there is no kernel {name}: Triton is not installed") from error
         found = getattr(triton_kernels, name)
         setattr(self, name, found)
         return found
