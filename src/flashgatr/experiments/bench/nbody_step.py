@@ -1,6 +1,6 @@
 """One training step of the n-body models as the engine runs it: forward, backward, clip, Adam.
 
-64 systems of 4 bodies. Eagerly and, on a GPU, as one CUDA graph; the Transformer also with compiled blocks in the graph (GATr's
+64 systems of 4 bodies. Eagerly (GATr also without the optimiser) and, on a GPU, as one CUDA graph; the Transformer also with compiled blocks in the graph (GATr's
 kernels leave nothing to compile), GATr also through its plain layers. `first_call` is the time from building GATr to the
 end of its first step, compilation of kernels included: for a fair figure, start without Triton's cache.
 """
@@ -67,6 +67,7 @@ class Case(NamedTuple):
     cuda_graph: bool = False
     compile: bool = False
     path: str = "fused"
+    optimizer: bool = True
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -74,6 +75,8 @@ class Case(NamedTuple):
         del told["model"]
         if self.model != "gatr":
             del told["path"]
+        if self.optimizer:
+            del told["optimizer"]
         return told
 
 
@@ -84,6 +87,8 @@ def cases(cuda: bool) -> Iterator[Case]:
         for model in MODELS:
             if model == "gatr" and precision == "float32":
                 yield Case(model, precision, path="plain")
+            if model == "gatr":
+                yield Case(model, precision, optimizer=False)
             yield Case(model, precision)
             if cuda:
                 yield Case(model, precision, cuda_graph=True)
@@ -120,6 +125,8 @@ def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool 
 
 def _step(case: Case, device: torch.device) -> timing.Step:
     task = RandomSystems(case.model, device)
+    if not case.optimizer:
+        return task.gradients
     config = TrainConfig(cuda_graph=case.cuda_graph, compile=case.compile, precision=case.precision)
     optimizer = make_optimizer(task.model, config, device)
     stepper = Stepper(task, task.model, optimizer, config, World(0, 1, device), print)
