@@ -1,13 +1,18 @@
 """Operators are seen by whoever watches, and called directly by everybody else; kernels are found once."""
 
+import contextlib
+import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgatr import GATr
 from flashgatr.kernels import cpu, launch
+from flashgatr.kernels.paths import plain_kernels
 from flashgatr.kernels.registered import Operator
 from flashgatr.nn.attend import _switched_off
 
@@ -42,6 +47,70 @@ def test_whoever_watches_operators_sees_them_and_the_same_numbers():
     assert torch.equal(found, expected)
     for name in ("queries", "update", "queries_backward", "update_backward"):
         assert f"flashgatr.{name}.default" in watch.seen
+
+
+def test_a_traced_network_takes_other_inputs():
+    net = _net()
+
+    class Only(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = net
+
+        def forward(self, mv):
+            return self.net(mv)[0]
+
+    first, second = torch.randn(3, 5, 1, 16), torch.randn(3, 5, 1, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the tracer's, about shapes, and about itself
+        traced = torch.jit.trace(Only(), (first,), check_trace=False)
+    torch.testing.assert_close(traced(second), net(second)[0])
+
+
+def test_parameters_may_be_tensors_of_another_kind():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    net = _net()
+    mv = torch.randn(3, 5, 1, 16)
+    expected, _ = net(mv)
+    for module in net.modules():
+        for name, p in list(module.named_parameters(recurse=False)):
+            pair = TwoTensor(p.detach().clone(), p.detach().clone())
+            setattr(module, name, torch.nn.Parameter(pair))
+    out, _ = net(mv)
+    found = out.a if isinstance(out, TwoTensor) else out
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_default_device_does_not_matter():
+    """In a process of its own, where nothing is cached yet."""
+    script = (
+        "import torch; from flashgatr import GATr; x = torch.randn(3, 5, 1, 16)\n"
+        "net = GATr(in_mv_channels=1, out_mv_channels=1, num_blocks=1)\n"
+        "with torch.device('meta'): out = net(x)[0]\n"
+        "assert out.device.type == 'cpu' and out.isfinite().all()"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
+
+
+def test_some_parameters_alone_have_second_derivatives():
+    net = _net().double()
+    names = [name for name, _ in net.named_parameters() if ".mlp." in name]
+    for name, p in net.named_parameters():
+        p.requires_grad_(name in names)
+    mv = torch.randn(2, 3, 1, 16, dtype=torch.float64)
+    found = []
+    for plain in (False, True):
+        with plain_kernels() if plain else contextlib.nullcontext(), sdpa_kernel(SDPBackend.MATH):
+            parameters = [p for p in net.parameters() if p.requires_grad]
+            loss = net(mv)[0].square().sum()
+            first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            squared = sum(g.square().sum() for g in first if g is not None)
+            found.append(torch.autograd.grad(squared, parameters, allow_unused=True))
+    for x, y in zip(*found, strict=True):
+        assert (x is None) == (y is None)
+        if x is not None:
+            torch.testing.assert_close(x, y)
 
 
 def test_an_operator_takes_lists_and_gives_gradients_to_what_is_in_them():

@@ -12,6 +12,7 @@ from flashgatr.experiments import cli, results, runs, sweep
 from flashgatr.experiments.arteries import LABEL_SCALE, orientation, task
 from flashgatr.experiments.arteries.mesh import ArteryError
 from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
+from flashgatr.experiments.arteries.packed import turns
 from flashgatr.experiments.config import ConfigError, override, save
 
 from .walls import tube, walls
@@ -82,6 +83,39 @@ def test_augmentation_turns_each_mesh_as_a_whole_and_mirrors_half_of_them():
             np.testing.assert_array_equal(geodesic[own], mesh.geodesic)
             determinants.append(np.linalg.det(matrix))
     assert min(determinants) < 0 < max(determinants)
+
+
+def test_parts_are_turned_before_they_are_looked_up():
+    """Two of them may be computed at the same time, which is no time to draw random numbers."""
+    made = make("data.options.augment=true")
+    torch.manual_seed(1)
+    before = [[x.clone() for x in part] for part, _ in made.parts(torch.tensor([2, 0, 3]))]
+    torch.manual_seed(1)
+    for part, (_, _, matrices) in zip(made.parts(torch.tensor([2, 0, 3])), before, strict=True):
+        (numbers, places, own), _ = part
+        assert torch.equal(own, matrices)
+        torch.testing.assert_close(own @ own.mT, torch.eye(3).expand(2, 3, 3), atol=1e-5, rtol=0)
+        state = torch.random.get_rng_state()
+        loss, _ = made.loss(made.model, (numbers, places, own))
+        assert loss.isfinite()
+        assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_meshes_count_as_many_nodes_as_are_compared():
+    made, alike = make(), make("data.options.loss=relative")
+    meshes = walls("", "train")
+    assert made.counts(torch.tensor([2, 0])) == [meshes[2].mask.sum(), meshes[0].mask.sum()]
+    assert alike.counts(torch.tensor([2, 0])) == [1, 1]
+
+
+def test_a_mesh_without_labels_that_count_is_refused(monkeypatch):
+    def blank(folder, split, **options):
+        first, *rest = walls(folder, split, **options)
+        return [replace(first, mask=np.zeros_like(first.mask)), *rest]
+
+    monkeypatch.setattr(task, "load", blank)
+    with pytest.raises(ArteryError, match="on the nodes that count"):
+        make()
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [3, 0, 2, 1], [1]])
@@ -167,7 +201,7 @@ def test_padded_meshes_are_whole_and_turned_one_by_one():
         for x, y in ((position, mesh.position), (normal, mesh.normal), (geodesic, mesh.geodesic)):
             np.testing.assert_array_equal(x[own], y)
         np.testing.assert_array_equal(mask[own], mesh.mask)
-    turned = packed.padded(*given, turn=True)
+    turned = packed.padded(*given, turns(3, CPU))
     matrix = torch.linalg.lstsq(position[:2], turned[0][:2]).solution
     torch.testing.assert_close(matrix @ matrix.mT, torch.eye(3).expand(2, 3, 3), atol=1e-4, rtol=0)
     for before, after in ((normal, turned[1]), (target, turned[3])):

@@ -38,6 +38,19 @@ class Divided(toy.Toy):
             yield self.batch(piece), len(piece) / len(indices)
 
 
+def test_a_run_in_parts_that_is_stopped_and_resumed_ends_as_one_that_is_not(tmp_path, monkeypatch):
+    """Also with random numbers: the first step after a stop, which captures, draws as any other."""
+    device = torch.device("cuda:0")
+    options = dict(dropout=0.3, device=device)
+    changes = dict(world=World(0, 1, device), cuda_graph=True)
+    monkeypatch.setattr(toy, "Toy", Divided)
+    expected = train(tmp_path / "whole", toy=options, **changes)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "parts", toy=options | dict(signals={11: signal.SIGTERM}), **changes)
+    found = train(tmp_path / "parts", toy=options, **changes)
+    torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-5, atol=1e-6)
+
+
 def test_a_step_in_parts_of_several_shapes_equals_one_step(tmp_path, monkeypatch):
     device = torch.device("cuda:0")
     options = dict(device=device, poison={6: torch.nan})

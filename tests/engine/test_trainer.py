@@ -169,3 +169,22 @@ def test_gradients_are_clipped_to_the_norm(tmp_path):
     trainer.run()
     assert norms == pytest.approx([0.01] * 20, rel=1e-3)
     assert all(x["norm"] > 0.01 for x in lines(tmp_path, "train"))
+
+
+def test_weights_that_are_used_twice_are_averaged_too(tmp_path):
+    class Tied(Toy):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.model.blocks[1].weight = self.model.blocks[0].weight
+
+    with mock.patch.object(toy, "Toy", Tied):
+        trainer = train(tmp_path, ema=0.9, steps=3, restore_best=False)
+    found = trainer.weights()
+    assert torch.equal(found["blocks.0.weight"], found["blocks.1.weight"])
+
+
+def test_a_process_weighs_its_part_of_a_batch_as_the_task_counts(tmp_path):
+    trainer = make(settings(tmp_path))
+    assert trainer._count(torch.tensor([3, 4, 5])) == 3
+    trainer.task.counts = lambda indices: [10.0 * i for i in indices.tolist()]
+    assert trainer._count(torch.tensor([3, 4, 5])) == 120

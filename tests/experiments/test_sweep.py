@@ -40,9 +40,10 @@ def test_values_of_one_key_are_alternatives_and_keys_conditions(planned):
 @pytest.mark.parametrize(
     ("only", "complaint"),
     [
-        (["seed"], "takes KEY=VALUE of the recipe's grid"),
+        (["seed"], "expected KEY=VALUE"),
         (["train.steps=5"], "data.train_samples, model.name, seed"),
         (["seed=7"], "no run of the recipe has seed=7"),
+        (["seed=1", "seed=7"], "no run of the recipe has seed=7"),
     ],
 )
 def test_what_selects_nothing_is_refused(planned, only, complaint):

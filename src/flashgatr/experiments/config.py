@@ -245,7 +245,7 @@ def override(config: RunConfig, assignments: Sequence[str]) -> RunConfig:
     """
     values = to_dict(config)
     for assignment in assignments:
-        path, value = _read_assignment(assignment)
+        path, value = read_assignment(assignment)
         _put(values, path, value)
     return from_dict(values)
 
@@ -353,7 +353,7 @@ def _advice(expected: str, value: object) -> str:
     return ""
 
 
-def _read_assignment(assignment: str) -> tuple[tuple[str, ...], Any]:
+def read_assignment(assignment: str) -> tuple[tuple[str, ...], Any]:
     """The parts of the key, and the value."""
     shown = toml.show(assignment)
     found = _ASSIGNMENT.fullmatch(assignment) if isinstance(assignment, str) else None

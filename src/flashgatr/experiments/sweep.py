@@ -61,22 +61,19 @@ def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[P
 
 def select(runs: list[Planned], only: list[str]) -> list[Planned]:
     """Those whose values are among the ones named, as KEY=VALUE of the grid; a key may be named several times."""
-    wanted: dict[str, set[str]] = {}
+    wanted: dict[str, list[Any]] = {}
     for text in only:
-        key, sign, value = text.partition("=")
-        known = runs[0].values if runs else {}
-        if not sign or key not in known:
+        path, value = configuration.read_assignment(text)
+        key, known = ".".join(path), runs[0].values if runs else {}
+        if key not in known:
             raise ConfigError(
                 f"--only takes KEY=VALUE of the recipe's grid ({', '.join(known) or 'it has none'}), "
                 f"got {text!r}"
             )
-        wanted.setdefault(key, set()).add(value)
-    found = [
-        run for run in runs if all(str(run.values[key]) in some for key, some in wanted.items())
-    ]
-    if only and not found:
-        raise ConfigError(f"no run of the recipe has {' and '.join(only)}; list them with --list")
-    return found
+        if value not in [run.values[key] for run in runs]:
+            raise ConfigError(f"no run of the recipe has {text}; list them with --list")
+        wanted.setdefault(key, []).append(value)
+    return [run for run in runs if all(run.values[key] in some for key, some in wanted.items())]
 
 
 def _runs(base: RunConfig, grid: dict[str, Any], folder: Path) -> Iterator[Planned]:

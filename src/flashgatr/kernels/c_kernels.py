@@ -957,7 +957,7 @@ def _keep_freed_memory() -> None:
     page (3,000 page faults and 7 to 10 ms a step of the n-body network on two Xeon cores). Freeing one larger block
     raises that limit, up to 32 MiB, for good.
     """
-    torch.empty(31 << 20, dtype=torch.uint8)
+    torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 @functools.cache

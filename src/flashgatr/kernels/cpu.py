@@ -157,7 +157,7 @@ def _runs(plan: LinearPlan) -> Tensor | None:
             runs[-1][2] += 1
         else:
             runs.append([i, to[key], 1])
-    return torch.tensor(runs, dtype=torch.int32)
+    return torch.tensor(runs, dtype=torch.int32, device="cpu")
 
 
 def _standard(x: Tensor, plan: LinearPlan) -> Tensor:

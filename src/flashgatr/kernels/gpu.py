@@ -83,7 +83,7 @@ def bilinear_columns(channels: int) -> Columns:
 
 @lru_cache(maxsize=1024)
 def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), torch.device("cpu"):
         return make(plan).to(device)  # type: ignore[operator, no-any-return]
 
 
@@ -226,8 +226,8 @@ class SideStream:
 
     active: SideStream | None = None
 
-    def __init__(self) -> None:
-        self.stream = torch.cuda.Stream()
+    def __init__(self, stream: torch.cuda.Stream | None = None) -> None:
+        self.stream = stream or torch.cuda.Stream()
         self.kept: list[Tensor] = []
 
     @contextlib.contextmanager
@@ -246,9 +246,12 @@ class SideStream:
 
 
 @contextlib.contextmanager
-def beside() -> Iterator[SideStream]:
-    """Within: gradients of weights go to a side stream, which must be joined before they are used."""
-    side = SideStream.active = SideStream()
+def beside(stream: torch.cuda.Stream | None = None) -> Iterator[SideStream]:
+    """Within: gradients of weights go to a side stream (this one, or a new one), which must be joined before they are used.
+
+    Graphs that are replayed at the same time need streams of their own: libraries keep their workspaces per stream.
+    """
+    side = SideStream.active = SideStream(stream)
     try:
         yield side
     finally:

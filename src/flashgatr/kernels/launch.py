@@ -60,5 +60,5 @@ def _kind(x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.dtype, x.data_ptr() % _ALIGNED == 0
     if isinstance(x, int):
-        return x == 1, x % _ALIGNED == 0, -_LARGE <= x < _LARGE
+        return type(x), x == 1, x % _ALIGNED == 0, -_LARGE <= x < _LARGE
     return type(x)

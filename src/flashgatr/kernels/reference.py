@@ -40,6 +40,8 @@ def gradients(
         # An alias is reached by this function alone, even if one input was made from another.
         own = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
         wanted = [x for x in own if x is not None and x.requires_grad]
+        if not wanted:
+            return [None] * len(inputs)
         found = function(*own)
         pairs = [(y, g) for y, g in zip(found, outer, strict=True) if g is not None]
         results = torch.autograd.grad(

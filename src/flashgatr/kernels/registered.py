@@ -62,10 +62,13 @@ def _is_watched(given: tuple[Any, ...]) -> bool:
     """Whether somebody follows the operators of this call, or its tensors are not ordinary ones."""
     if torch._C._len_torch_dispatch_stack() or is_transformed():
         return True
-    first = given[0]
-    if isinstance(first, (list, tuple)):
-        first = first[0] if first else None
-    return isinstance(first, Tensor) and type(first) not in _ORDINARY
+    if torch._C._get_tracing_state() is not None:
+        return True
+    for x in given:
+        for each in x if isinstance(x, (list, tuple)) else (x,):
+            if isinstance(each, Tensor) and type(each) not in _ORDINARY:
+                return True
+    return False
 
 
 def _differentiable(

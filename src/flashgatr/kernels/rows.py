@@ -13,6 +13,7 @@ Shapes: T items, C multivector and S scalar channels; x_TF with F = S + 16 C.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -147,7 +148,18 @@ def parameters_of(layer: EquiLinear) -> list[Tensor]:
     return [p for p in every if p is not None and p.numel()]
 
 
-@functools.lru_cache(maxsize=256)
+def _on_the_cpu(function: Callable[[LinearPlan], Tensor]) -> Callable[[LinearPlan], Tensor]:
+    """Tables are made on the CPU, whatever the default device is, once for each plan."""
+
+    @functools.lru_cache(maxsize=256)
+    def made(plan: LinearPlan) -> Tensor:
+        with torch.device("cpu"):
+            return function(plan)
+
+    return functools.wraps(function)(made)
+
+
+@_on_the_cpu
 def dense_table(plan: LinearPlan) -> Tensor:
     """Entries of the matrix (inputs + 1, outputs); its last row is the bias."""
     blade_i, channel_i = (
@@ -193,7 +205,7 @@ def dense_table(plan: LinearPlan) -> Tensor:
     return table.int()
 
 
-@functools.lru_cache(maxsize=256)
+@_on_the_cpu
 def inverse_table(plan: LinearPlan) -> Tensor:
     """(parameters, 6): where in the dense matrix each parameter goes, -1 for nowhere."""
     table = dense_table(plan).long().flatten()
@@ -210,7 +222,7 @@ def inverse_table(plan: LinearPlan) -> Tensor:
     return found.int()
 
 
-@functools.lru_cache(maxsize=256)
+@_on_the_cpu
 def parameter_factors(plan: LinearPlan) -> Tensor:
     """The factor of each parameter."""
     factors = torch.ones(plan.parameters)

@@ -46,12 +46,12 @@ class Weights:
     def __init__(self) -> None:
         self._depth = 0
         self._kept: dict[tuple[object, ...], Tensor] = {}
-        self._ahead: tuple[Tensor, torch.cuda.Event] | None = None
+        self._ahead: tuple[Tensor, torch.cuda.Event, gpu.SideStream] | None = None
 
     def prepare_ahead(self, side: gpu.SideStream, *request: Any) -> None:
         """Make what the next `get` will ask for, beside what the current stream does until then."""
         with side.running():
-            self._ahead = self._prepared(*request), torch.cuda.Event()
+            self._ahead = self._prepared(*request), torch.cuda.Event(), side
             self._ahead[1].record()
             side.kept.append(self._ahead[0])
 
@@ -67,11 +67,11 @@ class Weights:
 
     def get(self, parameters: list[Tensor], plan: str, dtype: torch.dtype) -> list[Tensor]:
         """One tensor per linear map."""
-        if self._ahead is not None:
-            flat, made = self._ahead
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[2] is gpu.SideStream.active:
+            flat, made, _ = ahead
             torch.cuda.current_stream().wait_event(made)
-            self._ahead = None
-        else:
+        else:  # also if a pass was broken off, and what it had prepared is old
             flat = self._prepared(parameters, plan, dtype)
         return list(flat.split(prepared_sizes(plan, parameters[0].device.type)))
 

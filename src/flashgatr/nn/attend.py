@@ -94,7 +94,8 @@ def _ragged_kernel(q: Tensor, k: Tensor, v: Tensor) -> Ragged | None:
     is_new = torch.cuda.get_device_capability(q.device) >= (8, 0)
     allowed = torch.backends.cuda
     has_flash = allowed.flash_sdp_enabled() and allowed.is_flash_attention_available()
-    if q.dtype in _HALF and max(q.shape[-1], v.shape[-1]) <= 256 and is_new and has_flash:
+    most = 192 if torch.is_grad_enabled() else 256  # backward passes of more fail on some GPUs
+    if q.dtype in _HALF and max(q.shape[-1], v.shape[-1]) <= most and is_new and has_flash:
         return _flash
     if q.dtype in (*_HALF, torch.float32) and is_new and allowed.mem_efficient_sdp_enabled():
         return _memory_efficient
@@ -136,7 +137,7 @@ def _attend_padded(
 ) -> Tensor:
     leading, (queries, heads, _) = q.shape[:-3], q.shape[-3:]
     keys, values = k.shape[-3], v.shape[-1]
-    if mask is not None and attention_mask is None and cudnn_fits(q, k, v):
+    if mask is not None and attention_mask is None and cudnn_fits(q, k, v, spare=8):
         q, k = _switched_off(q, k, mask)
         found = _attend_padded(q, k, v, scale, None, None)
         return torch.where(mask.any(-1).reshape(*leading, 1, 1, 1), found, 0)
@@ -170,17 +171,18 @@ def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return F.pad(q, (0, more), value=large), torch.cat([k, lane], dim=-1)
 
 
-def cudnn_fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether cuDNN's kernel takes these: on Hopper it is 1.5 to 1.9 times as fast as the next best (H200)."""
+def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
+    """Whether cuDNN's kernel takes these, with `spare` features more: on Hopper it is 1.5 to 1.9 times as fast as the next best (H200)."""
     return (
         q.is_cuda
         and q.dtype in _HALF
-        and 0 < q.shape[-1] <= 120  # masks may take up to eight features more
+        and 0 < q.shape[-1] <= 128 - spare
         and 0 < v.shape[-1] <= 128
         and min(q.shape[-3], k.shape[-3]) > 1
         and q.numel() > 0
         and torch.backends.cuda.cudnn_sdp_enabled()
         and torch.backends.cudnn.is_available()
+        and not torch.are_deterministic_algorithms_enabled()
         and torch.cuda.get_device_capability(q.device) in ((9, 0), (10, 0))
     )
 

@@ -57,8 +57,8 @@ class Packed(NamedTuple):
         pairs = [order[start : start + 2] for start in range(0, len(order), 2)]
         return [(pair, _rounded(self.size(numbers[pair[0]]))) for pair in pairs]
 
-    def padded(self, numbers: Tensor, places: Tensor, *, turn: bool = False) -> Batch:
-        """Meshes (-1: none) padded to the length of `places`, which counts from 0.
+    def padded(self, numbers: Tensor, places: Tensor, matrices: Tensor | None = None) -> Batch:
+        """Meshes (-1: none) padded to the length of `places`, which counts from 0; each turned by its matrix, if given.
 
         All on the device, so that a CUDA graph can hold it; so is `thinned`.
         """
@@ -67,8 +67,7 @@ class Packed(NamedTuple):
         size = torch.where(numbers < 0, 0, end - begin)[:, None]
         valid = places < size
         rows = self.nodes[begin[:, None] + torch.where(valid, places, 0)] * valid[..., None]
-        position, normal, geodesic, target, mask = _columns(rows, turn)
-        return position, normal, geodesic, target, mask, valid
+        return *_split(rows, None if matrices is None else matrices[:, None]), valid
 
     def thinned(self, numbers: Tensor, count: int, *, turn: bool = False) -> Batch:
         """`count` nodes of each mesh, drawn anew: one of every `count`-th part of the mesh, in the order of its nodes."""
@@ -76,7 +75,8 @@ class Packed(NamedTuple):
         place = torch.arange(count, device=begin.device)
         place = place + torch.rand(len(numbers), count, device=begin.device)
         place = begin + (place * ((end - begin) / count)).long()
-        return _columns(self.nodes[torch.minimum(place, end - 1)], turn)
+        matrices = turns(len(numbers), begin.device)[:, None] if turn else None
+        return _split(self.nodes[torch.minimum(place, end - 1)], matrices)
 
     def _rows(self, number: int) -> Tensor:
         return self.nodes[self.starts[number] : self.starts[number + 1]]
@@ -98,11 +98,6 @@ def pack(meshes: Sequence[Mesh], device: torch.device) -> Packed:
 
 def _rounded(size: int) -> int:
     return math.ceil(size / ROUND) * ROUND
-
-
-def _columns(nodes: Tensor, turn: bool) -> Batch:
-    """Of meshes (B, n, 11), each turned and maybe mirrored at random, or not."""
-    return _split(nodes, turns(len(nodes), nodes.device)[:, None] if turn else None)
 
 
 def _split(nodes: Tensor, matrices: Tensor | None) -> Batch:

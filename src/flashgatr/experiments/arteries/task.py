@@ -17,7 +17,7 @@ from . import LABEL_SCALE, models, orientation
 from .data import load
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
-from .packed import Batch, pack, sent
+from .packed import Batch, pack, sent, turns
 
 assert models  # registers them
 DISTANCE = 1e3  # cm
@@ -90,8 +90,11 @@ class ArteryTask:
         """Labelled meshes, oriented as configured."""
         found = load(self.folder, split, limit=limit or None, division=self.options.division)
         for mesh in found:
-            if mesh.wss is None:
-                raise ArteryError(f"{mesh.name} has no wall shear stress to learn or compare with")
+            if mesh.wss is None or not np.any(np.asarray(mesh.wss)[np.asarray(mesh.mask)]):
+                raise ArteryError(
+                    f"{mesh.name} has no wall shear stress to learn or compare with on the nodes that "
+                    "count; take it out of the data"
+                )
         turns = orientations(found, self.options.orientation)
         return [orientation.turned(mesh, turn) for mesh, turn in zip(found, turns, strict=True)]
 
@@ -114,17 +117,27 @@ class ArteryTask:
         """
         numbers = indices.tolist()
         pairs = self._train.pairs(numbers)
-        counts = [self._train.counted[k] if self.options.loss == "mse" else 1 for k in numbers]
+        counts = self.counts(indices)
+        matrices = turns(len(numbers), self.device) if self.options.augment else None
         given = [[numbers[i] for i in pair] + [-1] * (2 - len(pair)) for pair, _ in pairs]
         for (pair, length), own in zip(pairs, sent(torch.tensor(given), self.device), strict=True):
             share = sum(counts[i] for i in pair) / sum(counts)
-            yield (own, torch.arange(length, device=self.device)), share
+            part: Batch = (own, torch.arange(length, device=self.device))
+            if matrices is not None:  # drawn here: graphs that run at the same time must not draw
+                part = *part, matrices[[*pair, *pair][:2]]
+            yield part, share
+
+    def counts(self, indices: Tensor) -> list[int]:
+        """What each mesh counts in a batch's loss."""
+        if self.options.loss != "mse":
+            return [1] * len(indices)
+        return [self._train.counted[k] for k in indices.tolist()]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """On packed, padded or thinned meshes: see `packed`."""
         offsets = None
-        if len(batch) == 2:  # a part
-            batch = self._train.padded(*batch, turn=self.options.augment)
+        if len(batch) < 5:  # a part
+            batch = self._train.padded(*batch)
         *inputs, target, mask = batch[:5]
         if target.dim() == 3:
             prediction = model(*inputs, mask=batch[5] if len(batch) > 5 else None)

@@ -36,7 +36,7 @@ class Lane:
         self._gradients, self._flat = gradients, flat
         self._pool = torch.cuda.graph_pool_handle()
         self._captured: dict[Shapes, tuple[torch.cuda.CUDAGraph, Batch]] = {}
-        self.stream = torch.cuda.Stream()
+        self.stream, self._side = torch.cuda.Stream(), torch.cuda.Stream()
         self._share = torch.zeros((), device=flat.flat.device)
         self.loss = torch.zeros_like(self._share)
         self.gradient = torch.zeros_like(flat.flat)
@@ -63,7 +63,7 @@ class Lane:
             with torch.cuda.stream(self.stream):
                 self._gradients(buffers, self._share)  # libraries plan and kernels compile
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, self._pool, self.stream), beside() as side:
+            with torch.cuda.graph(graph, self._pool, self.stream), beside(self._side) as side:
                 loss = self._gradients(buffers, self._share)
                 side.join()
                 self.loss += loss

@@ -146,7 +146,8 @@ class Stepper:
         assert isinstance(self.task, Divisible)
         for batch, share in self.task.parts(indices):
             if self._parts is None:
-                flat = self._warm_up(batch)
+                with torch.random.fork_rng([self.world.device]):
+                    flat = self._warm_up(batch)
                 self._parts = PartGraphs(self._gradients, flat)
                 self._forbid.zero_()
             self._parts.add(batch, share)

@@ -16,6 +16,9 @@ class Task(Protocol):
     A task whose data lie on the device may set `gathers_on_device`: a step captured as a CUDA graph then calls `batch` with
     numbers that are there already, and must find everything it does there captured.
 
+    A task whose loss is no mean over samples may have `counts(indices)`: what each sample counts, so that several processes
+    can weight their parts of a batch.
+
     A task whose samples differ in size may have `parts(indices)`, which gives the batch in pieces of only a few different
     shapes, each with its share of the batch's loss. Steps are then captured piece by piece, one CUDA graph per shape;
     gradients add up, and one update follows.

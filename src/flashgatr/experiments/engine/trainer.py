@@ -80,7 +80,9 @@ class Trainer:
         self.ema: dict[str, Tensor] = {}
         if config.train.ema:
             self.ema = {name: x.detach().clone() for name, x in task.model.state_dict().items()}
-        known = {**dict(task.model.named_parameters()), **dict(task.model.named_buffers())}
+        model = task.model
+        known: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+        known |= dict(model.named_buffers(remove_duplicate=False))
         self._followed = list(self.ema.values()), [known[name] for name in self.ema]
         """The averages and what they follow, looked up once: a state_dict in every step would take longer than small steps."""
         self._resume()
@@ -135,7 +137,7 @@ class Trainer:
         rate = learning_rate(train, k)
         set_learning_rate(self.optimizer, rate)
         self.task.model.train()
-        weight = len(mine) * self.world.size / train.batch_size
+        weight = self.world.size * self._count(mine) / self._count(indices)
         batch = (mine,) if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
@@ -156,6 +158,11 @@ class Trainer:
             log.sync()
             self.save()
         self._stop_if(stop, log)
+
+    def _count(self, indices: Tensor) -> float:
+        """What these samples count in the batch's loss, together."""
+        counts = getattr(self.task, "counts", None)
+        return float(len(indices) if counts is None else sum(counts(indices)))
 
     @property
     def skipped(self) -> int:
