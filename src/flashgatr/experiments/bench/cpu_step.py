@@ -14,7 +14,7 @@ from . import timing
 from .nbody_step import BATCH, BODIES, RandomSystems
 from .timing import Found, Report
 
-THREADS, ROUNDS = 2, 15
+THREADS, ROUNDS = 2, 60
 PATIENCE = 60_000.0
 """Milliseconds: enough for all rounds, also where the machine has other work."""
 MODELS = ("gatr", "transformer")
