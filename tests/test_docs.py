@@ -337,6 +337,22 @@ def test_the_tables_are_those_of_the_results(page, title, rows):
     assert "\n".join(rows()) in section(page, title)
 
 
+def test_the_sentence_about_the_cpu_is_true():
+    text = " ".join((ROOT / "docs" / "fast.md").read_text().split())
+    lines = [
+        json.loads(x)
+        for x in (ROOT / "benchmarks" / "results" / "cpu-step.jsonl").read_text().splitlines()
+    ]
+    found = {
+        (x["model"], x["metric"]): x["value"]
+        for x in lines
+        if x["settings"]["statistic"] == "median"
+    }
+    assert f"take {found['gatr', 'ratio']:.2f} times as long" in text
+    ours, theirs = found["gatr", "time"], found["transformer", "time"]
+    assert f"{ours:.1f} ms and {theirs:.1f} ms" in text
+
+
 def test_the_sentences_about_the_results_are_true():
     text = " ".join((ROOT / "docs" / "nbody.md").read_text().split())
     sets = [_limits("mse", data_seed=k) for k in range(10)]
