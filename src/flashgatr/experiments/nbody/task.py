@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,7 @@ class NBodyTask:
     """A batch is looked up on the device, which a captured step can do by itself."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
-        if config.data.options:
-            raise ConfigError(
-                f"n-body has no data.options, got {', '.join(config.data.options)}; settings of the "
-                "systems are chosen when the data are made (flashgatr data nbody)"
-            )
+        self.scaling = _scaling(config.data.options)
         self.device = device
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
@@ -47,7 +44,12 @@ class NBodyTask:
         if not hasattr(self, "_resident"):
             self._resident = _on(self._train, self.device)
         place = indices.to(self.device)
-        return tuple(x.index_select(0, place) for x in self._resident)
+        batch = tuple(x.index_select(0, place) for x in self._resident)
+        if not self.scaling:
+            return batch
+        spread = math.log1p(self.scaling)
+        draw = torch.rand(len(place), device=self.device)
+        return rescaled(batch, torch.exp(spread * (2 * draw - 1)))
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         *inputs, target = batch
@@ -79,6 +81,36 @@ class NBodyTask:
             prediction, _ = model(*inputs)
             found.append(system_errors(prediction.cpu(), part["target"]))
         return torch.cat(found)
+
+
+def rescaled(batch: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
+    """Every system larger by its factor λ: lengths and velocities λ times, masses λ³ times, around the mean of its bodies.
+
+    Gravity then accelerates λ times as much at λ times the distance, so that the motion is the same motion, larger: exactly
+    so also for the integrators.
+    """
+    mass, position, velocity, target = batch
+    lengths = factor[:, None, None]
+    center = position.mean(1, keepdim=True)
+    position, target = (center + lengths * (x - center) for x in (position, target))
+    return mass * factor[:, None] ** 3, position, lengths * velocity, target
+
+
+def _scaling(options: dict[str, Any]) -> float:
+    """data.options.scaling: training systems are made up to so much larger or smaller, anew in every step."""
+    unknown = set(options) - {"scaling"}
+    if unknown:
+        raise ConfigError(
+            f"n-body has one of data.options, scaling, got {', '.join(sorted(unknown))}; settings of "
+            "the systems are chosen when the data are made (flashgatr data nbody)"
+        )
+    value = options.get("scaling", 0.0)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
+        raise ConfigError(
+            f"data.options.scaling must be a number from 0 (none) to 10, got {value!r}; 0.2 makes "
+            "systems up to 1.2 times as large or as small"
+        )
+    return float(value)
 
 
 def straight_line(data: dict[str, Tensor], time: float) -> Tensor:
