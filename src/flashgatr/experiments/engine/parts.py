@@ -6,7 +6,7 @@
 
 Parts are padded to a few sizes by whoever makes them, so that there are few graphs. They run in two lanes, side by side: one part's
 small kernels fill the gaps of the other's. Graphs of a lane share their memory, since they run one after another. A
-shape that a lane did not see before is captured when it comes, which takes about a second.
+shape that a lane did not see before is captured when it comes, which takes much longer than a step.
 """
 
 from __future__ import annotations
