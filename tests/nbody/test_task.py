@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from flashgatr.experiments.bench.nbody_labels import softened
 from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.nbody.data import generate
 from flashgatr.experiments.nbody.simulate import INTEGRATORS, Gravity, State, evolve, simulate
-from flashgatr.experiments.nbody.task import NBodyTask, rescaled
+from flashgatr.experiments.nbody.task import REGULARISER, NBodyTask, pseudo_huber, rescaled
 
 SMALL = ["model.options.num_blocks=1", "model.options.hidden_s_channels=8"]
 
@@ -19,11 +20,12 @@ def _config(folder, *changes):
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("bodies=5", "scaling, got bodies"),
+        ("bodies=5", "scaling and huber, got bodies"),
         ("scaling=-0.1", "from 0"),
         ("scaling=true", "from 0"),
         ("scaling=nan", "finite number"),
         ("scaling=some", "from 0"),
+        ("huber=-1", r"data.options.huber must be a number from 0 \(squared error\) up, got -1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(tmp_path, option, complaint):
@@ -77,3 +79,32 @@ def test_a_model_for_four_bodies_is_not_evaluated_on_six(tmp_path):
     config = override(RunConfig(), [f"data.folder='{tmp_path}'", "model.name=mlp"])
     task = NBodyTask(config, torch.device("cpu"))
     assert "more_bodies" not in task.evaluate(task.model)
+
+
+def test_huber_counts_large_errors_less(tmp_path):
+    """Near zero it is the squared error; a hundred times the knee counts two hundred knees, not ten thousand."""
+    knee = 0.01
+    found = pseudo_huber(torch.tensor([1e-8, 1.0], dtype=torch.float64), knee)
+    assert abs(found[0] / 1e-8 - 1) < 1e-4
+    assert abs(found[1] / (2 * knee) - 1) < 0.02
+    generate(tmp_path, train=8, others=16, workers=1)
+    plain, robust = (
+        NBodyTask(_config(tmp_path, *changes), torch.device("cpu"))
+        for changes in ([], [f"data.options.huber={knee}"])
+    )
+    batch = plain.batch(torch.arange(8))
+    (loss, told), (less, same) = (task.loss(task.model, batch) for task in (plain, robust))
+    assert told["mse"] == same["mse"]
+    assert less < loss
+    prediction, regulariser = robust.model(*batch[:3])
+    errors = (prediction - batch[3]).square().mean((1, 2))
+    expected = pseudo_huber(errors, knee).mean() + REGULARISER * regulariser
+    torch.testing.assert_close(less, expected)
+
+
+def test_softened_gravity_without_softening_is_the_released_integrator():
+    settings = Gravity(bodies=3)
+    systems = simulate(settings, 20, np.random.default_rng(1))
+    state = State(systems.mass, systems.position, systems.velocity)
+    assert np.abs(softened(state, settings, 0.0) - systems.target).max() < 1e-9
+    assert np.abs(softened(state, settings, 0.1) - systems.target).max() > 1e-6

@@ -28,7 +28,7 @@ class NBodyTask:
     """A batch is looked up on the device, which a captured step can do by itself."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
-        self.scaling = _scaling(config.data.options)
+        self.scaling, self.huber = _options(config.data.options)
         self.device = device
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
@@ -54,8 +54,10 @@ class NBodyTask:
     def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
         *inputs, target = batch
         prediction, regulariser = model(*inputs)
-        mse = (prediction - target).square().mean()
-        return mse + REGULARISER * regulariser, {"mse": mse.detach()}
+        errors = (prediction - target).square().mean((-2, -1))
+        mse = errors.mean()
+        data_loss = pseudo_huber(errors, self.huber).mean() if self.huber else mse
+        return data_loss + REGULARISER * regulariser, {"mse": mse.detach()}
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         found = summarise(self.errors(model, self._val))
@@ -96,19 +98,36 @@ def rescaled(batch: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
     return mass * factor[:, None] ** 3, position, lengths * velocity, target
 
 
-def _scaling(options: dict[str, Any]) -> float:
-    """data.options.scaling: training systems are made up to so much larger or smaller, anew in every step."""
-    unknown = set(options) - {"scaling"}
+def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
+    """Squared errors, growing like the error alone where it is above the knee: 2δ² (√(1 + e²/δ²) - 1)."""
+    return 2 * knee**2 * (torch.sqrt(1 + errors / knee**2) - 1)
+
+
+OPTIONS = {
+    "scaling": (10.0, "0 (none) to 10", "0.2 makes systems up to 1.2 times as large or as small"),
+    "huber": (math.inf, "0 (squared error) up", "0.01 weighs systems with larger errors less"),
+}
+"""data.options: the largest value, what is allowed, an example."""
+
+
+def _options(options: dict[str, Any]) -> tuple[float, float]:
+    """data.options: scaling (training systems are made up to so much larger or smaller, anew in every step), and huber (root mean
+    squared error of a system above which its loss grows linearly)."""
+    unknown = set(options) - set(OPTIONS)
     if unknown:
         raise ConfigError(
-            f"n-body has one of data.options, scaling, got {', '.join(sorted(unknown))}; settings of "
+            f"n-body's data.options are {' and '.join(OPTIONS)}, got {', '.join(sorted(unknown))}; settings of "
             "the systems are chosen when the data are made (flashgatr data nbody)"
         )
-    value = options.get("scaling", 0.0)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 10:
+    scaling, huber = (_option(name, options.get(name, 0.0)) for name in OPTIONS)
+    return scaling, huber
+
+
+def _option(name: str, value: Any) -> float:
+    largest, allowed, example = OPTIONS[name]
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= largest:
         raise ConfigError(
-            f"data.options.scaling must be a number from 0 (none) to 10, got {value!r}; 0.2 makes "
-            "systems up to 1.2 times as large or as small"
+            f"data.options.{name} must be a number from {allowed}, got {value!r}; {example}"
         )
     return float(value)
 
