@@ -253,6 +253,52 @@ def of_the_labels():
     yield _row("GATr, mean of three seeds", *(f"{statistics.mean(_seeds(m)):.2e}" for m in METRICS))
 
 
+SOFTENED = {
+    0.003: "softened below 0.003",
+    0.01: "softened below 0.01",
+    0.1: "softened below 0.1",
+    1.0: "none (softened below 1)",
+}
+
+
+def of_softened_gravity():
+    for distance, label in SOFTENED.items():
+        found = [
+            measured("nbody-labels", metric, model="softened", set="eval", distance=distance)
+            for metric in METRICS
+        ]
+        yield _row(label, *(f"{x:.1e}" for x in found))
+
+
+def _figure(metric, model, samples, where, recipe="nbody_figure"):
+    """The mean over the seeds of a point of the n-body figure."""
+    seeds = (0,) if model == "mlp" else (0, 1)
+    chosen = dict(recipe=recipe, train_samples=samples, set=where, machine="H200")
+    found = [measured("nbody-accuracy", metric, model=model, seed=k, **chosen) for k in seeds]
+    return statistics.mean(found)
+
+
+def of_the_figure():
+    for model, name in NETWORKS.items():
+        for samples in (100, 1000, 10_000, 100_000):
+            cells = [
+                "–"
+                if model == "mlp" and where == "more_bodies"
+                else f"{_figure(metric, model, samples, where):.2e}"
+                for where, metric in FIGURE_COLUMNS
+            ]
+            yield _row(name, f"{samples:,}", *cells)
+
+
+FIGURE_COLUMNS = (
+    ("eval", "mse"),
+    ("eval", "median"),
+    ("eval", "trimmed"),
+    ("more_bodies", "mse"),
+    ("translated", "mse"),
+)
+
+
 def of_our_recipe():
     for recipe in ("nbody_readme", "nbody_ours"):
         for where, place in PLACES.items():
@@ -329,6 +375,8 @@ def of_the_precision():
         ("nbody", "Which systems", by_encounter),
         ("nbody", "Which systems", by_the_worst),
         ("nbody", "What the labels are worth", of_the_labels),
+        ("nbody", "What the labels are worth", of_softened_gravity),
+        ("nbody", "The paper's figure", of_the_figure),
         ("precision", "Measured", of_the_precision),
     ],
     ids=lambda x: getattr(x, "__name__", x),
@@ -386,6 +434,23 @@ def test_the_sentences_about_the_results_are_true():
     )
     rate = measured("simulator-rate", "rate", model="gravity", workers=2)
     assert f"{rate / 1000:.0f},000 systems per second" in text
+
+
+def test_the_sentences_about_the_figure_are_true():
+    text = " ".join(section("nbody", "The paper's figure").split())
+    few, many = 100, 100_000
+    for metric in ("mse", "median"):
+        ours, theirs = (
+            _figure(metric, "gatr", few, "eval"),
+            _figure(metric, "transformer", many, "eval"),
+        )
+        assert f"{ours:.1e}" in text
+        assert f"{theirs:.1e}" in text
+        assert ours < theirs  # with a thousandth of the systems
+    factor = _figure("median", "transformer", many, "eval") / _figure("median", "gatr", few, "eval")
+    assert f"median is {factor:.0f} times smaller" in text
+    best = _figure("mse", "gatr", many, "eval")
+    assert f"With 100,000 systems GATr's `mse` is {best:.2e}" in text
 
 
 def test_the_page_describes_the_data_and_the_models():

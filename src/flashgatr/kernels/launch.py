@@ -8,8 +8,10 @@ Calls that agree in these go straight to the kernel that Triton found for the fi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 _ALIGNED = 16
@@ -40,19 +42,21 @@ class Kernel:
         self._known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        def launch(*arguments: Any, **constants: Any) -> None:
-            key = (arguments[0].device, *constants.items(), *map(_kind, arguments))
-            known = self._known.get(key)
-            if known is not None:
-                compiled, rest = known
-                compiled[*grid, *(1,) * (3 - len(grid))](*arguments, *rest)
-                return
-            compiled = self.function[grid](*arguments, **constants)
-            if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
-                names = self.function.arg_names[len(arguments) :]
-                self._known[key] = compiled, tuple(constants[name] for name in names)
+        return partial(self._launch, grid)
 
-        return launch
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+        device = arguments[0].device
+        key = (device, *constants.items(), *map(_kind, arguments))
+        known = self._known.get(key)
+        if known is not None:
+            compiled, rest = known
+            stream = torch._C._cuda_getCurrentRawStream(device.index)
+            compiled[*grid, *(1,) * (3 - len(grid))](*arguments, *rest, stream=stream)
+            return
+        compiled = self.function[grid](*arguments, **constants)
+        if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
+            names = self.function.arg_names[len(arguments) :]
+            self._known[key] = compiled, tuple(constants[name] for name in names)
 
 
 def _kind(x: Any) -> Any:

@@ -1,7 +1,7 @@
 """Benchmarks: each is a module with `run()`, which measures, prints a table and records its results.
 
-`scaling-figure` and `page` measure nothing: they draw docs/images/scaling.png and fill in the tables of docs/benchmarks.md
-from what is recorded.
+`scaling-figure`, `nbody-figure` and `page` measure nothing: they draw docs/images/scaling.png and nbody.png, and fill in the
+tables of docs/benchmarks.md from what is recorded.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ NAMES = (*SPEED, "equivariance", "simulator", "nbody-labels", "artery-preprocess
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name
     "scaling-figure": ("scaling", "draw"),
+    "nbody-figure": ("nbody_figure", "draw"),
     "page": ("page", "write"),
 }
 
@@ -33,7 +34,7 @@ _OTHERS = {
 def find(name: str) -> Callable[[], object]:
     """What to call for this name."""
     if name not in (*NAMES, *_OTHERS):
-        known = ", ".join([*NAMES, "scaling-figure", "page"])
+        known = ", ".join([*NAMES, "scaling-figure", "nbody-figure", "page"])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
     module, function = _OTHERS.get(name, (name.replace("-", "_"), "run"))
     found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)

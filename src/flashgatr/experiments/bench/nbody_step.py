@@ -36,6 +36,7 @@ class RandomSystems:
 
     def __init__(self, name: str, device: torch.device, batch: int = BATCH) -> None:
         self.model = registry.build("nbody", name, {}).to(device)
+        self.parameters = list(self.model.parameters())
         self.samples = batch
         shapes = (batch, BODIES), *[(batch, BODIES, 3)] * 3
         self.systems = tuple(torch.randn(shape, device=device) for shape in shapes)
@@ -56,7 +57,8 @@ class RandomSystems:
 
     def gradients(self) -> None:
         """Forward and backward, without the optimiser."""
-        self.model.zero_grad(set_to_none=True)
+        for p in self.parameters:
+            p.grad = None
         self.loss(self.model, self.systems)[0].backward()
 
 

@@ -75,7 +75,9 @@ def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
     }
     seen: dict[str, tuple[Any, ...]] = {}
     hooks = [
-        layer.register_forward_pre_hook(lambda _, given, name=name: seen.update({name: given}))
+        layer.register_forward_pre_hook(
+            lambda _, given, name=name: seen.update({name: tree_map(_cut, given)})
+        )
         for name, layer in layers.items()
     ]
     with plain_kernels():
@@ -114,6 +116,13 @@ def _some(function: Callable[..., Any], outputs: tuple[int, ...], *given: Any) -
     return [found[i] for i in outputs]
 
 
+def _cut(x: Any) -> Any:
+    """A tensor without its past: that lives on another stream, which a captured step must not meet."""
+    if not isinstance(x, Tensor) or isinstance(x, nn.Parameter):
+        return x
+    return x.detach().requires_grad_(x.requires_grad)
+
+
 @contextlib.contextmanager
 def _recorded(*names: str) -> Iterator[dict[str, Call]]:
     """Within: the last calls of these functions of `fused`."""
@@ -121,7 +130,7 @@ def _recorded(*names: str) -> Iterator[dict[str, Call]]:
 
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            seen[name] = function, arguments
+            seen[name] = function, tree_map(_cut, arguments)
             return function(*arguments)
 
         return call

@@ -1,6 +1,6 @@
 """The tables of docs/benchmarks.md, made from what is recorded: a table per benchmark of speed and machine.
 
-Shown is the last run on every machine: the lines that share date and commit with the machine's last one.
+Shown is what every machine measured last: of the lines that share the date of its last one, the last of each case.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ BEGIN, END = "<!-- results: flashgatr bench page -->", "<!-- end of results -->"
 
 
 def latest(file: Path) -> list[dict[str, Any]]:
-    """The lines of every machine's last run, in the order of recording; of equal cases the last one."""
+    """The lines of every machine's last day, in the order in which cases came up; of equal cases the last one."""
     if not file.exists():
         return []
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    last = {line["machine"]: (line["date"], line["commit"]) for line in lines}
+    last = {line["machine"]: line["date"] for line in lines}
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
-        if (line["date"], line["commit"]) == last[line["machine"]]:
+        if line["date"] == last[line["machine"]]:
             case = [line["machine"], line["model"], line["metric"], line["settings"]]
-            key = json.dumps(case, sort_keys=True)
-            found.pop(key, None)
-            found[key] = line
+            found[json.dumps(case, sort_keys=True)] = line
     return list(found.values())
 
 

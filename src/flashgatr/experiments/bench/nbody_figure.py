@@ -1,0 +1,64 @@
+"""The paper's n-body figure from what `sweep --record` has recorded: error against the number of training systems.
+
+It measures nothing and needs no GPU; `draw` makes docs/images/nbody.png.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from .. import drawing, results
+
+FIGURE = Path("docs/images/nbody.png")
+LABELS = {
+    ("nbody_figure", "gatr"): "GATr",
+    ("nbody_figure_ours", "gatr"): "GATr, our recipe",
+    ("nbody_figure", "transformer"): "Transformer",
+    ("nbody_figure", "mlp"): "MLP",
+}
+"""By recipe and model."""
+
+
+def draw(source: Path | None = None, target: Path = FIGURE) -> None:
+    source = source or results.FOLDER / "nbody-accuracy.jsonl"
+    groups = read(source)
+    if not groups:
+        raise ValueError(
+            f"{source} has no runs of recipes/nbody_figure.toml; make some with flashgatr sweep --record"
+        )
+    found = {group["label"] for group in groups}
+    nothing = {"set": None, "mse": {}, "samples": 1}
+    report = {"groups": groups, "reference": nothing, "straight_line": {}}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(
+        drawing.data_efficiency(report, [label for label in LABELS.values() if label in found])
+    )
+    print(f"drew {target} from {source}")
+
+
+def read(source: Path) -> list[dict[str, Any]]:
+    """Means over seeds, and their standard errors, by label and number of training systems."""
+    values: dict[tuple[str, int, str], dict[int, float]] = defaultdict(dict)
+    for line in map(json.loads, source.read_text().splitlines()):
+        settings = line["settings"]
+        label = LABELS.get((settings.get("recipe"), line["model"]))
+        if label and line["metric"] == "mse":
+            case = label, settings["train_samples"], settings["set"]
+            values[case][settings["seed"]] = line["value"]  # the last one counts
+    groups: dict[tuple[str, int], dict[str, Any]] = {}
+    for label, samples, name in sorted(values):
+        group = groups.setdefault(
+            (label, samples), {"label": label, "samples": samples, "results": {}}
+        )
+        group["results"][name] = {"mse": _summary(list(values[label, samples, name].values()))}
+    return list(groups.values())
+
+
+def _summary(values: list[float]) -> dict[str, float | None]:
+    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+    return {"mean": statistics.mean(values), "standard_error": error}
