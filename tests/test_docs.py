@@ -92,14 +92,14 @@ def test_links_lead_to_files(page):
 def test_the_map_shows_the_source_files_and_no_others():
     shown, folders = set(), {}
     for line in section("architecture", "The source, in reading order").splitlines():
-        if match := re.fullmatch(r"( {4,})([\w/]+(?:/|\.py))(?: .*)?", line):
+        if match := re.fullmatch(r"( {4,})([\w/]+(?:/|\.py|\.c))(?: .*)?", line):
             depth = len(match[1])
             folders = {d: name for d, name in folders.items() if d < depth}
             if match[2].endswith("/"):
                 folders[depth] = match[2]
             else:
                 shown.add("".join([*folders.values(), match[2]]))
-    files = (ROOT / "src" / "flashgatr").rglob("*.py")
+    files = (f for f in (ROOT / "src" / "flashgatr").rglob("*") if f.suffix in (".py", ".c"))
     paths = {str(file.relative_to(ROOT)) for file in files if file.name != "__init__.py"}
     assert shown - {"src/flashgatr/__init__.py"} == paths
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flashgatr.kernels import c_kernels
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -63,6 +65,12 @@ def test_the_readme_example_runs_with_torch_and_safetensors_alone(clean_python):
     assert done.returncode == 0, done.stderr
     missing = _run(clean_python, "import numpy")
     assert "ModuleNotFoundError" in missing.stderr
+
+
+@pytest.mark.skipif(c_kernels.library() is None, reason="there is no C compiler")
+def test_the_wheel_brings_the_kernels(clean_python):
+    code = "from flashgatr.kernels.c_kernels import library; print(len(library()))"
+    assert _run(clean_python, code, check=True).stdout.strip() == "2"
 
 
 def test_import_is_light(clean_python):

@@ -145,7 +145,7 @@ class _Compiled:
         self.calls = calls
 
     def __getitem__(self, grid):
-        return lambda *given: self.calls.append(("direct", grid, given))
+        return lambda *given, stream: self.calls.append(("direct", grid, given, stream))
 
 
 class _Jitted:
@@ -164,7 +164,8 @@ class _Jitted:
         return call
 
 
-def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments():
+def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments(monkeypatch):
+    monkeypatch.setattr(launch, "_stream", lambda device: 77)
     jitted = _Jitted()
     kernel, x = launch.Kernel(jitted), torch.zeros(64)
     kernel[2, 3](x, 5, SIZE=8, num_warps=4)
@@ -172,6 +173,7 @@ def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments():
     assert [call[0] for call in jitted.calls] == ["found", "direct"]
     assert jitted.calls[1][1] == (4, 1, 1)
     assert jitted.calls[1][2][1:] == (7, 8)  # constants in their places
+    assert jitted.calls[1][3] == 77
     others = [(x, 16, 8), (x, 1, 8), (x, 5, 4), (x.double(), 5, 8), (x[1:], 5, 8), (x, 1 << 40, 8)]
     for given, n, size in others:
         kernel[2, 3](given, n, SIZE=size, num_warps=4)

@@ -50,13 +50,18 @@ class Kernel:
         known = self._known.get(key)
         if known is not None:
             compiled, rest = known
-            stream = torch._C._cuda_getCurrentRawStream(device.index)
-            compiled[*grid, *(1,) * (3 - len(grid))](*arguments, *rest, stream=stream)
+            grid = (*grid, *(1,) * (3 - len(grid)))
+            compiled[grid](*arguments, *rest, stream=_stream(device))
             return
         compiled = self.function[grid](*arguments, **constants)
         if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
             names = self.function.arg_names[len(arguments) :]
             self._known[key] = compiled, tuple(constants[name] for name in names)
+
+
+def _stream(device: torch.device) -> int:
+    """The current stream, as a number; Triton would look for the current device first."""
+    return torch._C._cuda_getCurrentRawStream(device.index)
 
 
 def _kind(x: Any) -> Any:

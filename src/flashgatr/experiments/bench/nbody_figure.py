@@ -32,7 +32,7 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
             f"{source} has no runs of recipes/nbody_figure.toml; make some with flashgatr sweep --record"
         )
     found = {group["label"] for group in groups}
-    nothing = {"set": None, "mse": {}, "samples": 1}
+    nothing: dict[str, Any] = {"set": None, "mse": {}, "samples": 1}
     report = {"groups": groups, "reference": nothing, "straight_line": {}}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(
