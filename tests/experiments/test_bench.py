@@ -10,11 +10,13 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
+from flashgatr import GATr
 from flashgatr.experiments import bench, cli, results
 from flashgatr.experiments.bench import (
     artery_ragged,
     cpu_step,
     nbody_figure,
+    numerics,
     operators,
     page,
     scaling,
@@ -246,6 +248,19 @@ def test_the_figure_of_nothing_is_an_error(tmp_path):
         ValueError, match="no results of the scaling benchmark; run flashgatr bench"
     ):
         scaling.draw(tmp_path / "none.jsonl", tmp_path / "scaling.png")
+
+
+def test_numerics_compares_both_paths_with_float64():
+    found = numerics.measure("arteries", 3, "float32", CPU, draws=1, num_blocks=1)
+    assert found.keys() == set(numerics.PATHS)
+    for errors in found.values():
+        assert all(1e-9 < value < 1e-5 for value in errors.metrics.values())
+
+
+def test_numerics_of_what_cannot_run_is_an_error(monkeypatch):
+    monkeypatch.setattr(GATr, "obstacle", lambda net, mv: "no reason")
+    with pytest.raises(RuntimeError, match="do not run here: no reason"):
+        numerics.measure("arteries", 3, "float32", CPU, draws=1, num_blocks=1)
 
 
 def test_the_nbody_figure_is_drawn_from_the_results(tmp_path):

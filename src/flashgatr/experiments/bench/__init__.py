@@ -21,7 +21,7 @@ SPEED = (
     "libraries",
 )
 """How fast it is; `nbody-step` comes first, because it times the first call of a process."""
-NAMES = (*SPEED, "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
+NAMES = (*SPEED, "numerics", "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
 """What `all` runs, in this order."""
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name

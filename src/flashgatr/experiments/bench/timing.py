@@ -36,6 +36,8 @@ UNITS = {
     "slow steps": "steps",
     "processor time": "s",
     "difference": "cm",
+    "forward error": "1",
+    "gradient error": "1",
 }
 """Unit of every metric."""
 WARMUP, REPEATS, FEWEST = 3, 15, 3
