@@ -430,3 +430,22 @@ def test_damaged_files_and_overrides_give_only_our_own_error(tmp_path):
 def test_ten_thousand_damaged_files_give_only_our_own_error(tmp_path):
     _check_files(10_000, tmp_path / "run.toml")
     _check_overrides(10_000)
+
+
+def test_what_a_file_leaves_out_has_the_default_of_its_experiment(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('experiment = "arteries"\n[train]\nlr = 1e-3\n[data]\ntrain_samples = 5\n')
+    config = load(file)
+    assert (config.train.lr, config.train.batch_size, config.train.precision) == (
+        1e-3,
+        8,
+        "bfloat16",
+    )
+    assert (config.data.folder, config.data.train_samples) == ("data/arteries", 5)
+    assert config.folder == "runs/arteries"
+    file.write_text("seed = 3\n")
+    assert load(file) == RunConfig(seed=3)
+    assert load(file, "arteries").train.steps == 200_000
+    file.write_text('experiment = "arteries"\ntrain = 3\n')
+    with pytest.raises(ConfigError, match="train must be a table"):
+        load(file)

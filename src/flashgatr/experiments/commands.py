@@ -204,8 +204,11 @@ def train(
     if resume and config is None and folder is not None and (not change or cli.is_run(folder)):
         settings = runs.load_config(cli.run_folder(folder))
     else:  # with settings given, --resume means: start it, or continue it
-        settings = configuration.load(config) if config else runs.defaults(experiment or "nbody")
-        settings = replace(settings, experiment=experiment or settings.experiment)
+        settings = (
+            configuration.load(config, experiment)
+            if config
+            else runs.defaults(experiment or "nbody")
+        )
     if folder is not None:
         settings = replace(settings, folder=str(folder))
     settings = configuration.override(settings, change or [])

@@ -171,8 +171,18 @@ class RunConfig(Section):
             )
 
 
-def load(path: str | os.PathLike[str]) -> RunConfig:
-    """Read a TOML file; what it does not mention has its default."""
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "arteries": {
+        "folder": "runs/arteries",
+        "data": {"folder": "data/arteries"},
+        "train": {"steps": 200_000, "batch_size": 8, "precision": "bfloat16"},
+    }
+}
+"""What an experiment has instead of the defaults of the sections, which are n-body's."""
+
+
+def load(path: str | os.PathLike[str], experiment: str | None = None) -> RunConfig:
+    """Read a TOML file; what it does not mention has the default of its experiment (or of the one given here)."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -188,12 +198,14 @@ def load(path: str | os.PathLike[str]) -> RunConfig:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from error
-    return loads(text, source=str(path))
+    return loads(text, source=str(path), experiment=experiment)
 
 
-def loads(text: str, *, source: str = "configuration") -> RunConfig:
+def loads(text: str, *, source: str = "configuration", experiment: str | None = None) -> RunConfig:
     """A configuration from TOML text; `source` names it in errors."""
     values = toml.parse(text, source)
+    if experiment is not None:
+        values["experiment"] = experiment
     try:
         return from_dict(values)
     except ConfigError as error:
@@ -231,8 +243,23 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def from_dict(values: Mapping[str, Any]) -> RunConfig:
-    """The inverse of `to_dict`; missing keys have their defaults, unknown ones are an error."""
+    """The inverse of `to_dict`; missing keys have the defaults of the experiment, unknown ones are an error.
+
+    >>> from_dict({"experiment": "arteries", "train": {"lr": 1e-3}}).train.batch_size
+    8
+    """
+    if isinstance(values, Mapping) and isinstance(values.get("experiment"), str):
+        values = _over(DEFAULTS.get(values["experiment"], {}), values)
     return _fill(RunConfig, values)
+
+
+def _over(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with defaults for what they lack; tables are merged."""
+    found = {**defaults, **values}
+    for key, default in defaults.items():
+        if isinstance(default, Mapping) and isinstance(found[key], Mapping):
+            found[key] = {**default, **found[key]}
+    return found
 
 
 def override(config: RunConfig, assignments: Sequence[str]) -> RunConfig:

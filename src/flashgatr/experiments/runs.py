@@ -17,7 +17,7 @@ from torch import nn
 from .. import io
 from . import config as configuration
 from . import registry
-from .config import ConfigError, DataConfig, RunConfig, TrainConfig
+from .config import ConfigError, RunConfig
 from .engine import Task, Trainer, distributed
 from .engine.distributed import World
 from .engine.trainer import set_precision
@@ -48,16 +48,9 @@ def _unknown(experiment: str) -> ConfigError:
 
 def defaults(experiment: str) -> RunConfig:
     """The settings of the paper's GATr in an experiment."""
-    if experiment == "nbody":
-        return RunConfig()
-    if experiment == "arteries":
-        return RunConfig(
-            experiment="arteries",
-            folder="runs/arteries",
-            data=DataConfig(folder="data/arteries"),
-            train=TrainConfig(steps=200_000, batch_size=8, precision="bfloat16"),
-        )
-    raise _unknown(experiment)
+    if experiment not in EXPERIMENTS:
+        raise _unknown(experiment)
+    return configuration.from_dict({"experiment": experiment})
 
 
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
