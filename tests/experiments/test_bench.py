@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,7 @@ def test_what_is_not_meant_for_this_machine_is_not_recorded(here, capsys):
     assert not lines(results.FOLDER)
 
 
-def test_ragged_steps_train_on_other_meshes_every_time(monkeypatch):
+def test_ragged_steps_train_on_other_meshes_every_time():
     seen = []
 
     class Seen(artery_ragged.RandomMeshes):
@@ -135,9 +136,9 @@ def test_ragged_steps_train_on_other_meshes_every_time(monkeypatch):
             seen.append([self.size(k) for k in indices.tolist()])
             return super().batch(indices)
 
-    monkeypatch.setattr(artery_ragged, "RandomMeshes", Seen)
     options = dict(num_blocks=1, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
-    found = artery_ragged.ragged("gatr", options, torch.device("cpu"), 3, (20, 90), steps=4)
+    make = partial(Seen, "gatr", options, CPU, (20, 90))
+    found = artery_ragged.ragged(make, 3, steps=4)
     assert found.metrics["time per 1,000 items"] > 0
     assert found.metrics["slow steps"] <= 4
     measured = seen[-4:]

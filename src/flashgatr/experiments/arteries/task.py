@@ -98,6 +98,10 @@ class ArteryTask:
         turns = orientations(found, self.options.orientation)
         return [orientation.turned(mesh, turn) for mesh, turn in zip(found, turns, strict=True)]
 
+    def size(self, number: int) -> int:
+        """Nodes of a training mesh."""
+        return self._train.size(number)
+
     @property
     def gathers_on_device(self) -> bool:
         """Whether a captured step can make its batch by itself."""

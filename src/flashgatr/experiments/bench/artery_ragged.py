@@ -1,4 +1,5 @@
 """The artery networks on meshes of 3,700 to 8,000 vertices, 8 to a batch, other meshes in every step: as the engine trains.
+The meshes are random and, where the data of the artery experiment lie in data/arteries, also real.
 
 Forward, backward, clip and Adam; on a GPU as one CUDA graph per size of padded pairs (`engine.parts`). Time per 1,000 vertices,
 beside forward and backward of meshes of one size (`artery-step`, as a graph) in the same run. Steps follow each other without a
@@ -12,7 +13,9 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +25,7 @@ from .. import registry
 from ..arteries.mesh import Mesh
 from ..arteries.packed import ROUND, pack
 from ..arteries.task import ArteryTask, Options
-from ..config import TrainConfig
+from ..config import TrainConfig, from_dict
 from ..engine.distributed import World
 from ..engine.parts import LANES
 from ..engine.stepper import Stepper, make_optimizer
@@ -35,6 +38,7 @@ SMALLEST, LARGEST = 3700, 8000
 MADE = 96
 """Meshes to draw batches from."""
 STEPS = 30
+FOLDER = Path("data/arteries")
 OUTLIER = 3
 
 
@@ -50,8 +54,14 @@ class RandomMeshes(ArteryTask):
         self._train = pack([_mesh(draw, int(draw.integers(*sizes))) for _ in range(MADE)], device)
         self.samples = MADE
 
-    def size(self, number: int) -> int:
-        return self._train.size(number)
+
+def real_meshes(model: str, options: dict[str, Any], device: torch.device) -> ArteryTask:
+    """The artery experiment on its training meshes."""
+    settings = {"experiment": "arteries", "model": {"name": model, "options": options}}
+    data = {"folder": str(FOLDER), "options": {"val_limit": 1}}
+    task = ArteryTask(from_dict({**settings, "data": data}), device)
+    task.model.to(device)
+    return task
 
 
 def _mesh(draw: np.random.Generator, nodes: int) -> Mesh:
@@ -60,18 +70,10 @@ def _mesh(draw: np.random.Generator, nodes: int) -> Mesh:
     return Mesh("random", 0, position, normal, geodesic, geodesic > -1, 0.3, wss)
 
 
-def ragged(
-    model: str,
-    options: dict[str, Any],
-    device: torch.device,
-    meshes: int,
-    sizes: tuple[int, int],
-    *,
-    steps: int,
-) -> Found:
+def ragged(make: Callable[[], ArteryTask], meshes: int, *, steps: int) -> Found:
     """Median time per 1,000 vertices, and how many steps were far above it."""
-    cuda = device.type == "cuda"
-    task = RandomMeshes(model, options, device, sizes)
+    task = make()
+    device, cuda = task.device, task.device.type == "cuda"
     config = TrainConfig(cuda_graph=cuda, precision="bfloat16" if cuda else "float32")
     optimizer = make_optimizer(task.model, config, device)
     stepper = Stepper(task, task.model, optimizer, config, World(0, 1, device), print)
@@ -119,10 +121,14 @@ def run() -> None:
         for (model, width), make in works(device).items():
             settings = {**told(width), "ragged": False, "items": vertices}
             report.run(model, settings, partial(regular, make, (meshes, vertices), graph=cuda))
-            settings = {**told(width), "ragged": True, "items": f"{sizes[0]} to {sizes[1]}"}
             options = {} if width is None else {"attention_width": width}
-            todo = partial(
-                ragged, model, options, device, meshes, sizes, steps=STEPS if cuda else 4
-            )
-            report.run(model, settings, todo)
+            tasks: dict[str, Callable[[], ArteryTask]] = {
+                f"{sizes[0]} to {sizes[1]}": partial(RandomMeshes, model, options, device, sizes)
+            }
+            if cuda and FOLDER.is_dir():
+                tasks["real meshes"] = partial(real_meshes, model, options, device)
+            for items, task in tasks.items():
+                settings = {**told(width), "ragged": True, "items": items}
+                todo = partial(ragged, task, meshes, steps=STEPS if cuda else 4)
+                report.run(model, settings, todo)
     report.show()
