@@ -57,10 +57,8 @@ def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict
     folder = Path(path)
     header = _read_header(folder / CONFIG)
     if header["model"] != model:
-        raise LoadError(
-            f"{folder} holds a {header['model']}, not a {model}; load it with "
-            f"{header['model']}.from_pretrained"
-        )
+        hint = "" if "/" in model else f"; load it with {header['model']}.from_pretrained"
+        raise LoadError(f"{folder} holds a {header['model']}, not a {model}{hint}")
     weights = _read(folder / WEIGHTS)
     found = hashlib.sha256(weights).hexdigest()
     if found != header["sha256"]:

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,6 +99,29 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(sh, trained):
     before = {path: path.read_bytes() for path in trained.rglob("*.*") if path.is_file()}
     assert sh("train", "--resume", "-f", trained)[0] == 0
     assert {path: path.read_bytes() for path in trained.rglob("*.*") if path.is_file()} == before
+
+
+def test_a_run_starts_with_the_weights_of_another(sh, trained):
+    """One step of length zero later they are the same, and when it is resumed nobody asks for the other run."""
+    run, other = sh.folder / "on", sh.folder / "other"
+    shutil.copytree(trained / "model", other / "model")
+    few = dict(model__start=str(other), train__steps=1, train__lr=1e-30, train__lr_final=1e-30)
+    code, output = sh.train(run, **few)
+    assert code == 0, output
+    assert (run / "model" / "model.safetensors").read_bytes() == (
+        trained / "model" / "model.safetensors"
+    ).read_bytes()
+    shutil.rmtree(other)
+    (run / "results.json").unlink()
+    assert sh("train", "--resume", "-f", run)[0] == 0
+    code, output = sh.train(sh.folder / "lost", **few)
+    assert code == 2
+    assert "cannot start with the weights of model.start" in output
+    code, output = sh.train(
+        sh.folder / "unlike", **few | dict(model__start=str(trained), model__options__num_blocks=2)
+    )
+    assert code == 2
+    assert "with the same model.options" in output
 
 
 def test_a_moved_run_goes_on_where_it_is(sh, trained):

@@ -73,15 +73,20 @@ class Section:
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """Which model, and the options it is made with."""
+    """Which model, and the options it is made with.
+
+    start: folder of a trained run, whose weights it starts with instead of random ones.
+    """
 
     table: ClassVar[str] = "model"
 
     name: str = "gatr"
     options: dict[str, Any] = field(default_factory=dict)
+    start: str = ""
 
     def _check(self) -> None:
         self._require_name("name")
+        self._require("start", "\0" not in self.start, "the path of a folder")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from . import config as configuration
 from . import registry
 from .config import ConfigError, RunConfig
 from .engine import Task, Trainer, distributed
+from .engine import checkpoint as checkpoints
 from .engine.distributed import World
 from .engine.trainer import set_precision
 
@@ -66,7 +67,10 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         with _alone(folder, world):
             if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
                 configuration.save(config, folder / CONFIG)
-            trainer = Trainer(make_task(config, world), config, world)
+            task = make_task(config, world)
+            if config.model.start and not checkpoints.exists(folder / "checkpoints"):
+                _start(task.model, config)
+            trainer = Trainer(task, config, world)
             if world.is_main:  # only now, because the folder may have held another run
                 configuration.save(config, folder / CONFIG)
             summary = trainer.run()
@@ -77,6 +81,21 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             return summary
     finally:
         distributed.leave()
+
+
+def _start(model: nn.Module, config: RunConfig) -> None:
+    """Give a new model the weights of a trained run."""
+    folder = Path(config.model.start)
+    try:
+        _, state = io.load(
+            folder / "model" if (folder / "model").is_dir() else folder, _kind(config)
+        )
+        io.fill(model, state)
+    except io.LoadError as error:
+        raise ConfigError(
+            f"cannot start with the weights of model.start = {config.model.start!r}: {error}; it must "
+            f"be the folder of a finished run of {_kind(config)} with the same model.options"
+        ) from error
 
 
 @contextmanager

@@ -95,6 +95,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
     return final
 
 
+def exists(folder: Path) -> bool:
+    """Whether there is a checkpoint to load, intact or not."""
+    return bool(_complete(folder))
+
+
 def load(folder: Path) -> Checkpoint | None:
     """The newest checkpoint that is intact, or None if there has never been one."""
     try:

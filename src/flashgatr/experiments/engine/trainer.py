@@ -321,6 +321,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
     values = configuration.to_dict(config)
     for table in ("model", "data", "train"):
         values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
+    if not values["model.start"]:
+        del values["model.start"]  # as in runs from before there was such a thing
     return {key: value for key, value in values.items() if key not in _FREE}
 
 
