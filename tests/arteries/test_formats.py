@@ -152,6 +152,7 @@ REFUSED = {
     "c.ply": (meshfiles.ply(CUBE, [(0, 1, 2)])[:-4], "ends too early"),
     "d.ply": (b"ply\nformat ascii 1.0\nelement vertex 99999\nend_header\n", "99,999 of vertex"),
     "a.vtp": (b"<VTKFile type='ImageData'/>", "'?ImageData"),
+    "b16.vtp": ("<!DOCTYPE a [<!ENTITY b 'c'>]><VTKFile type='PolyData'/>".encode("utf-16"), "UTF-8"),
     "b.vtp": (b"<!DOCTYPE a [<!ENTITY b 'c'>]><VTKFile type='PolyData'/>", "entities"),
     "c.vtp": (meshfiles.vtk(CUBE, [(0, 1, 2)], form="raw")[:-60], "middle of an array"),
     "d.vtp": (

@@ -13,7 +13,7 @@ from flashgatr.experiments.arteries.metrics import mesh_errors
 from flashgatr.experiments.config import override, save
 from flashgatr.experiments.engine.trainer import fingerprint
 
-from .walls import tube, walls
+from .walls import chosen, tube, walls
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = {
@@ -127,6 +127,7 @@ def test_without_the_meshes_the_rest_is_reported(tmp_path):
 
 def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
     monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(task, "choose", chosen)
     monkeypatch.setattr(data, "load", walls)
     fast = ["train.steps=2", "train.batch_size=2", "train.validate_every=1", "device=cpu"]
     for model, kind in dict(gatr="random", transformer="canonical").items():
@@ -144,6 +145,7 @@ def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
 
 def test_shown_predictions_are_those_the_errors_were_measured_on(tmp_path, monkeypatch):
     monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(task, "choose", chosen)
     monkeypatch.setattr(data, "load", walls)
     changes = [f"folder='{tmp_path}'", "train.steps=1", "train.batch_size=2", "device=cpu"]
     changes += [*(f"model.options.{x}" for x in SMALL["gatr"]), "train.precision=float32"]

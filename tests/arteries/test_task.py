@@ -15,7 +15,7 @@ from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
 from flashgatr.experiments.arteries.packed import turns
 from flashgatr.experiments.config import ConfigError, override, save
 
-from .walls import tube, walls
+from .walls import chosen, tube, walls
 
 CPU = torch.device("cpu")
 SMALL = ["num_blocks=1", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"]
@@ -25,6 +25,7 @@ FAST = ["train.steps=3", "train.batch_size=2", "train.validate_every=2", "device
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch):
     monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(task, "choose", chosen)
 
 
 def config(*changes):
@@ -106,6 +107,9 @@ def test_meshes_count_as_many_nodes_as_are_compared():
     meshes = walls("", "train")
     assert made.counts(torch.tensor([2, 0])) == [meshes[2].mask.sum(), meshes[0].mask.sum()]
     assert alike.counts(torch.tensor([2, 0])) == [1, 1]
+    thinned = make("data.options.nodes=10")
+    shares = [10 * meshes[k].mask.mean() for k in (2, 0)]
+    assert thinned.counts(torch.tensor([2, 0])) == pytest.approx(shares)
 
 
 def test_a_mesh_without_labels_that_count_is_refused(monkeypatch):
@@ -115,7 +119,7 @@ def test_a_mesh_without_labels_that_count_is_refused(monkeypatch):
 
     monkeypatch.setattr(task, "load", blank)
     with pytest.raises(ArteryError, match="on the nodes that count"):
-        make()
+        assert make().samples
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [3, 0, 2, 1], [1]])
@@ -309,7 +313,7 @@ def test_options_that_make_no_sense_are_refused(change, message):
 def test_unlabelled_meshes_are_refused(monkeypatch):
     monkeypatch.setattr(task, "load", lambda *_, **__: [replace(tube(7), wss=None)])
     with pytest.raises(ArteryError, match="sample_0007 has no wall shear stress"):
-        make()
+        assert make().samples
 
 
 def test_limits_take_the_first_meshes():
@@ -383,3 +387,38 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path):
     runs.train(parts, resume=True)
     first, second = (runs.load_model(c).state_dict() for c in (whole, parts))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_what_the_end_needs_is_missed_at_the_beginning(monkeypatch):
+    def choose(folder, split, **options):
+        assert split == "test"
+        raise ArteryError("no test meshes")
+
+    monkeypatch.setattr(task, "choose", choose)
+    with pytest.raises(ArteryError, match="no test meshes"):
+        make()
+
+
+def test_test_meshes_alone_can_be_evaluated(monkeypatch):
+    def only_test(folder, split, **options):
+        if split != "test":
+            raise ArteryError(f"no {split} meshes")
+        return walls(folder, split, **options)
+
+    def choose(folder, split, **options):
+        return None, only_test(folder, split, **options)
+
+    monkeypatch.setattr(task, "load", only_test)
+    monkeypatch.setattr(task, "choose", choose)
+    made = make()
+    found = made.evaluate(made.model.eval())
+    assert found.keys() == {"test", "test_moved", "test_mirrored"}
+    assert "train_meshes" not in found["test"]
+    with pytest.raises(ArteryError, match="no val meshes"):
+        assert made.samples
+
+
+def test_data_are_known_by_their_numbers(monkeypatch):
+    first, same, turned = make(), make(), make("data.options.orientation=canonical")
+    assert first.data_hash == same.data_hash == turned.data_hash
+    assert make("data.train_samples=3").data_hash != first.data_hash

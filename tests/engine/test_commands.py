@@ -91,8 +91,12 @@ def test_data_train_eval(sh):
     code, output = sh("eval", run)
     assert code == 0, output
     assert json.loads((run / "results.json").read_text()) == found
-    code, output = sh("eval", run, "-s", f"data.folder='{sh.data}'")
-    assert json.loads((run / "results.json").read_text())["results"] != found["results"]
+    out = run / "elsewhere.json"
+    code, output = sh("eval", run, "-s", f"data.folder='{sh.data}'", "--out", out)
+    assert code == 0, output
+    assert "results.json stays as it is" in output
+    assert json.loads((run / "results.json").read_text()) == found
+    assert json.loads(out.read_text())["results"] != found["results"]
 
 
 def test_a_finished_run_can_be_resumed_and_stays_as_it_is(sh, trained):
@@ -122,6 +126,30 @@ def test_a_run_starts_with_the_weights_of_another(sh, trained):
     )
     assert code == 2
     assert "with the same model.options" in output
+
+
+def test_a_run_does_not_go_on_with_other_data(sh, trained):
+    other = sh.folder / "other data"
+    data.generate(other, train=32, others=8, seed=5, workers=1)
+    code, output = sh("train", "--resume", "-f", trained, "-s", f"data.folder='{other}'")
+    assert code == 1
+    assert "holds a run on other training data" in output
+
+
+def test_sets_that_the_end_needs_are_missed_at_the_beginning(sh):
+    partly = sh.folder / "partly"
+    data.generate(partly, train=32, others=8, sets=["train", "val", "eval"], workers=1)
+    run = sh.folder / "no end"
+    code, output = sh("train", "-f", run, *changes(data__folder=str(partly)))
+    assert code == 2, output
+    assert "there is no more_bodies set" in output
+    assert not (run / "checkpoints").exists()
+
+
+def test_the_experiment_may_be_set_too(sh):
+    code, output = sh("train", "-f", sh.folder / "set", "--set", "experiment=arteries")
+    assert code == 2, output
+    assert "there are no meshes in data/arteries" in output
 
 
 def test_a_moved_run_goes_on_where_it_is(sh, trained):
@@ -271,6 +299,11 @@ def test_a_sweep_can_be_stopped_and_started_again(sh):
     for seed in range(3):
         assert runs.read_results(folder / f"seed-{seed}")["step"] == 40
         assert [x["step"] for x in lines(folder / f"seed-{seed}", "train")] == list(range(1, 41))
+    before = (folder / "seed-0" / "config.toml").read_text()
+    code, output = sh(*sweep, "--jobs", 2, "--set", "train.lr=1e-3")  # other runs in these folders
+    assert code == 1
+    assert "these runs failed" in output
+    assert (folder / "seed-0" / "config.toml").read_text() == before
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """Which runs a recipe has, and which of them are wanted."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flashgatr.experiments import sweep
 from flashgatr.experiments.config import ConfigError
+from flashgatr.experiments.engine.trainer import fingerprint
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 RECIPE = """
@@ -54,3 +56,21 @@ def test_what_selects_nothing_is_refused(planned, only, complaint):
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_can_be_planned(recipe, tmp_path):
     assert sweep.plan(recipe, tmp_path)
+
+
+def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
+    """Whatever the grid varies, and whatever --set changes that matters."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('[grid]\n"data.options.scaling" = [0.1, 0.3]\nseed = [0]\n')
+    planned = sweep.plan(recipe, tmp_path / "runs", ["train.lr=1e-3", "data.folder=elsewhere"])
+    for run in planned:
+        found = {"run": fingerprint(run.config), "results": {"eval": {"mse": 1.0}}}
+        Path(run.config.folder).mkdir(parents=True)
+        (Path(run.config.folder) / "results.json").write_text(json.dumps(found))
+    recorded = []
+    monkeypatch.setattr(sweep, "record", lambda *given: recorded.append(given[-1]))
+    assert sweep.record_results(planned, "recipe") == 2
+    common = {
+        "steps": 50_000, "recipe": "recipe", "seed": 0, "train_samples": 0, "set": "eval", "train.lr": 1e-3,
+    }  # fmt: skip
+    assert recorded == [common | {"data.options.scaling": x} for x in (0.1, 0.3)]

@@ -87,6 +87,8 @@ def test_huber_counts_large_errors_less(tmp_path):
     found = pseudo_huber(torch.tensor([1e-8, 1.0], dtype=torch.float64), knee)
     assert abs(found[0] / 1e-8 - 1) < 1e-4
     assert abs(found[1] / (2 * knee) - 1) < 0.02
+    tiny = torch.tensor([1e-9, 1e-12])  # of float32, too
+    torch.testing.assert_close(pseudo_huber(tiny, 1.0), tiny)
     generate(tmp_path, train=8, others=16, workers=1)
     plain, robust = (
         NBodyTask(_config(tmp_path, *changes), torch.device("cpu"))

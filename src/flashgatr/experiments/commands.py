@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
@@ -204,6 +205,7 @@ def train(
     if resume and config is None and folder is not None and (not change or cli.is_run(folder)):
         settings = runs.load_config(cli.run_folder(folder))
     else:  # with settings given, --resume means: start it, or continue it
+        experiment, change = _experiment(experiment, change or [])
         settings = (
             configuration.load(config, experiment)
             if config
@@ -219,18 +221,45 @@ def train(
     cli.show_results(summary["results"], title, experiment=settings.experiment)
 
 
+def _experiment(given: str | None, changes: list[str]) -> tuple[str | None, list[str]]:
+    """The experiment, whose defaults hold for all that is not set; and the other assignments."""
+    from . import config as configuration
+
+    others = []
+    for change in changes:
+        path, value = configuration.read_assignment(change)
+        if path == ("experiment",):
+            given = str(value)
+        else:
+            others.append(change)
+    return given, others
+
+
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
     change: Changes = None,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--out", "-o", help="Write the results into this JSON file, too."),
+    ] = None,
 ) -> None:
     """Evaluate a trained run again, on its own data or (--set data.folder=…) on other data."""
     from . import config as configuration
     from . import runs
 
-    settings = configuration.override(runs.load_config(cli.run_folder(run)), change or [])
-    results = runs.evaluate(settings)["results"]
+    own = runs.load_config(cli.run_folder(run))
+    settings = configuration.override(own, change or [])
+    is_own = replace(settings, device=own.device) == own
+    results = runs.evaluate(settings, keep=is_own)["results"]
     title = f"{run}: {settings.model.name}"
     cli.show_results(results, title, experiment=settings.experiment)
+    if out is not None:
+        found = {"run": str(run), "changes": change or [], "results": results}
+        configuration.write_atomically(out, json.dumps(found, indent=1) + "\n")
+    if not is_own:
+        cli._say(
+            f"{run / runs.RESULTS} stays as it is, since these are results with other settings"
+        )
 
 
 def predict(

@@ -132,8 +132,8 @@ def load_config(folder: Path) -> RunConfig:
     return replace(configuration.load(folder / CONFIG), folder=str(folder))
 
 
-def evaluate(config: RunConfig) -> dict[str, Any]:
-    """Evaluate a trained run again, on the data its configuration names, and store the results."""
+def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
+    """Evaluate a trained run again, on the data its configuration names, and (if `keep`) store the results."""
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:
@@ -143,7 +143,7 @@ def evaluate(config: RunConfig) -> dict[str, Any]:
         task.model.to(world.device).eval()
         results = task.evaluate(task.model)
         summary = {**(read_results(folder) or {}), "results": results}
-        if world.is_main:
+        if world.is_main and keep:
             _save_results(folder, summary)
         return summary
     finally:

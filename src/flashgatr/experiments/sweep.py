@@ -15,11 +15,12 @@ import itertools
 import signal
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,7 +28,7 @@ from typing import Any
 from . import config as configuration
 from . import measures, toml
 from .config import ConfigError, RunConfig
-from .engine.trainer import TrainingError, fingerprint
+from .engine.trainer import TrainingError, fingerprint, identity
 from .results import record
 from .runs import read_results, train
 
@@ -39,6 +40,8 @@ class Planned:
     name: str
     values: dict[str, Any]
     config: RunConfig
+    changes: dict[str, Any] = field(default_factory=dict)
+    """What --set made of the recipe, by dotted key, as far as it determines the run."""
 
     @property
     def is_finished(self) -> bool:
@@ -55,8 +58,14 @@ def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[P
     unknown = set(content) - {"run", "grid"}
     if unknown or not isinstance(content.get("grid", {}), dict):
         raise ConfigError(f"{recipe} may have the tables [run] and [grid], got {sorted(content)}")
-    base = configuration.override(configuration.from_dict(content.get("run", {})), changes or [])
-    return list(_runs(base, content.get("grid", {}), folder))
+    recipes_own = configuration.from_dict(content.get("run", {}))
+    base = configuration.override(recipes_own, changes or [])
+    before, after = identity(recipes_own), identity(base)
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    return [
+        replace(run, changes={k: v for k, v in changed.items() if k not in run.values})
+        for run in _runs(base, content.get("grid", {}), folder)
+    ]
 
 
 def select(runs: list[Planned], only: list[str]) -> list[Planned]:
@@ -110,9 +119,12 @@ def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
     """Train one run in its own process; its output goes to log.txt in its folder."""
     folder = Path(run.config.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    configuration.save(run.config, folder / "config.toml")
-    command = [sys.executable, "-m", "flashgatr", "train", "--resume", "--folder", str(folder)]
-    with (folder / "log.txt").open("a") as log:
+    with tempfile.TemporaryDirectory() as aside, (folder / "log.txt").open("a") as log:
+        # The folder's own config.toml may be that of another run, which the child then refuses to continue.
+        planned = Path(aside) / "config.toml"
+        configuration.save(run.config, planned)
+        given = ["--config", str(planned), "--folder", str(folder)]
+        command = [sys.executable, "-m", "flashgatr", "train", "--resume", *given]
         child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         children.add(child)
         return child.wait()
@@ -136,6 +148,10 @@ def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
                 child.terminate()
 
 
+_TOLD = ("seed", "model.name", "data.train_samples", "data.options.orientation", "train.steps")
+"""Recorded under names of their own."""
+
+
 def record_results(runs: list[Planned], recipe: str) -> int:
     """Append the results of finished runs to benchmarks/results/; returns how many runs there were."""
     number = 0
@@ -146,7 +162,9 @@ def record_results(runs: list[Planned], recipe: str) -> int:
         number += 1
         config = run.config
         measured = measures.of(config.experiment)
+        varied = {key: value for key, value in run.values.items() if key not in _TOLD}
         base = dict(steps=config.train.steps, recipe=recipe, seed=config.seed)
+        base |= varied | {key: value for key, value in run.changes.items() if key not in _TOLD}
         for where, metrics in found["results"].items():
             settings = measured.about(config, where, metrics) | base
             for metric, value, unit in measured.records(metrics):

@@ -40,6 +40,14 @@ def load(
     folder: PathLike, split: str, *, limit: int | None = None, division: str = "original"
 ) -> list[Mesh]:
     """The meshes of a set, or its first `limit`, in the order of their numbers."""
+    contents, chosen = choose(folder, split, limit=limit, division=division)
+    return sorted(_read(contents, frozenset(chosen)), key=lambda mesh: mesh.index)
+
+
+def choose(
+    folder: PathLike, split: str, *, limit: int | None = None, division: str = "original"
+) -> tuple[Contents, list[int]]:
+    """What a folder holds, and the numbers of the samples that `load` would read; an error if they are not there."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     contents = scan(folder)
@@ -48,8 +56,7 @@ def load(
         raise ArteryError(f"{folder} has no {split} meshes; make some with `{COMMAND}`")
     if limit is not None and limit > len(wanted):
         raise ArteryError(f"{folder} has {len(wanted)} {split} meshes, {limit} are needed")
-    chosen = frozenset(wanted[:limit])
-    return sorted(_read(contents, chosen), key=lambda mesh: mesh.index)
+    return contents, wanted[:limit]
 
 
 def label_scale(meshes: Iterable[Mesh]) -> float:

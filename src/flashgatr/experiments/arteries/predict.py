@@ -23,12 +23,11 @@ from ..engine.trainer import set_precision
 from . import vtkxml
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors
+from .models import GATrArteries
 from .task import predict as stress
+from .unconstrained import AnyLinear
 from .vessel import REFERENCE, Vessel
 from .vessel import read as read_vessel
-
-PLACED = ("transformer", "gatr_unconstrained")
-"""Models whose predictions depend on where and how a mesh lies."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +69,16 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
         config = override(config, [f"device={device}"])
     model: Any = runs.load_model(config)
     if both_signs:
-        if config.model.name in PLACED:
+        if not moves_along(model):
             raise ArteryError(f"--both-signs is for GATr, not for {config.model.name}")
         model.both_signs = True
     return model.to(distributed.join(config.device).device).eval(), config
+
+
+def moves_along(model: nn.Module) -> bool:
+    """Whether predictions turn and move with the mesh; of models that are not ours nothing is known."""
+    is_free = any(isinstance(layer, AnyLinear) for layer in model.modules())
+    return isinstance(model, GATrArteries) and not is_free
 
 
 def predict(model: nn.Module, vessel: Vessel) -> Prediction:
@@ -143,9 +148,9 @@ def run(
     vessel = read_vessel(file, **options)
     model, config = load(folder, device=device, both_signs=both_signs)
     notes = list(vessel.notes)
-    if config.model.name in PLACED:
+    if not moves_along(model):
         notes.append(
-            f"{config.model.name} predicts something else for a mesh that is moved or turned; the "
+            f"{config.model.name} may predict something else for a mesh that is moved or turned; the "
             "published vessels begin at the origin and run along x"
         )
     prediction = predict(model, vessel)

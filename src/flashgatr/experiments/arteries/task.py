@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -13,11 +15,12 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..config import ConfigError, RunConfig, suggest
+from ..hashing import hash_of
 from . import LABEL_SCALE, models, orientation
-from .data import load
+from .data import choose, load
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
-from .packed import Batch, pack, sent, turns
+from .packed import Batch, Packed, pack, sent, turns
 
 assert models  # registers them
 DISTANCE = 1e3  # cm
@@ -81,22 +84,54 @@ class ArteryTask:
         self.precision = config.train.precision
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = registry.build("arteries", config.model.name, dict(config.model.options))
-        train = self._load("train", config.data.train_samples)
-        self.samples = len(train)
-        self._train = pack(train, device)
-        self._val = self._load("val", self.options.val_limit)
+        self._limits = {
+            "train": config.data.train_samples,
+            "val": self.options.val_limit,
+            "test": self.options.test_limit,
+        }
+        self._choose("test")  # what is missing is missed now, and not after the last step
 
-    def _load(self, split: str, limit: int) -> list[Mesh]:
-        """Labelled meshes, oriented as configured."""
-        found = load(self.folder, split, limit=limit or None, division=self.options.division)
+    def _choose(self, split: str) -> int:
+        """How many meshes of a set are to be used; an error if they are not there."""
+        limit = self._limits[split] or None
+        return len(choose(self.folder, split, limit=limit, division=self.options.division)[1])
+
+    @cached_property
+    def samples(self) -> int:
+        """Training meshes. Whoever asks is going to train, and needs meshes to validate with."""
+        assert self._val
+        return len(self._train.counted)
+
+    @cached_property
+    def _train(self) -> Packed:
+        train = self._read("train")
+        self._hash = hash_of(x for m in train for x in (m.position, m.geodesic, _labels(m)))
+        return pack(self._oriented(train), self.device)
+
+    @property
+    def data_hash(self) -> str:
+        assert self._train
+        return self._hash
+
+    @cached_property
+    def _val(self) -> list[Mesh]:
+        return self._oriented(self._read("val"))
+
+    def _read(self, split: str) -> list[Mesh]:
+        """Labelled meshes, as in the files."""
+        limit = self._limits[split] or None
+        found = load(self.folder, split, limit=limit, division=self.options.division)
         for mesh in found:
             if mesh.wss is None or not np.any(np.asarray(mesh.wss)[np.asarray(mesh.mask)]):
                 raise ArteryError(
                     f"{mesh.name} has no wall shear stress to learn or compare with on the nodes that "
                     "count; take it out of the data"
                 )
-        turns = orientations(found, self.options.orientation)
-        return [orientation.turned(mesh, turn) for mesh, turn in zip(found, turns, strict=True)]
+        return found
+
+    def _oriented(self, meshes: Sequence[Mesh]) -> list[Mesh]:
+        turns = orientations(meshes, self.options.orientation)
+        return [orientation.turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
 
     def size(self, number: int) -> int:
         """Nodes of a training mesh."""
@@ -131,11 +166,12 @@ class ArteryTask:
                 part = *part, matrices[[*pair, *pair][:2]]
             yield part, share
 
-    def counts(self, indices: Tensor) -> list[int]:
-        """What each mesh counts in a batch's loss."""
+    def counts(self, indices: Tensor) -> list[float]:
+        """What each mesh counts in a batch's loss: its nodes in the mask, or as many as are drawn of them on average."""
         if self.options.loss != "mse":
-            return [1] * len(indices)
-        return [self._train.counted[k] for k in indices.tolist()]
+            return [1.0] * len(indices)
+        counted, nodes = self._train.counted, self.options.nodes
+        return [counted[k] * (nodes / self.size(k) if nodes else 1.0) for k in indices.tolist()]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """On packed, padded or thinned meshes: see `packed`."""
@@ -169,17 +205,22 @@ class ArteryTask:
         return {"score": found["epsilon_mean"], "median": found["epsilon_median"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Metrics on `test` (with every mesh's ε) and `val` as configured, and on the same meshes turned and moved, or mirrored.
+        """Metrics on `test` (with every mesh's ε) and `val`, if there is one, as configured, and on the test meshes turned and
+        moved, or mirrored.
 
         `change` says by how much, relative to them, moving changes the predictions (moved back) in float32 (or TF32,
         where that was trained in): mean and largest of all meshes. Errors are those of the precision of training.
         """
-        test = self._load("test", self.options.test_limit)
+        test = self._oriented(self._read("test"))
         errors = _errors(self.predictions(model, test), test)
-        about = {"train_meshes": self.samples, "orientation": self.options.orientation}
-        validated = _errors(self.predictions(model, self._val), self._val)
-        results: dict[str, dict[str, Any]] = {}
-        results["test"], results["val"] = (summarise(e) | about for e in (errors, validated))
+        about: dict[str, Any] = {"orientation": self.options.orientation}
+        with suppress(ArteryError):  # elsewhere there may be nothing to train on
+            about["train_meshes"] = self._choose("train")
+        results: dict[str, dict[str, Any]] = {"test": summarise(errors) | about}
+        with suppress(ArteryError):
+            self._choose("val")
+            validated = _errors(self.predictions(model, self._val), self._val)
+            results["val"] = summarise(validated) | about
         results["test"]["per_mesh"] = {
             mesh.name: round(e.epsilon, 4) for mesh, e in zip(test, errors, strict=True)
         }
@@ -203,6 +244,11 @@ class ArteryTask:
     ) -> Iterator[Tensor]:
         """The stress on every mesh, in the precision of training unless told."""
         return predict(model, meshes, self.device, precision or self.precision)
+
+
+def _labels(mesh: Mesh) -> Array:
+    assert mesh.wss is not None  # _read saw to it
+    return mesh.wss
 
 
 def orientations(meshes: Sequence[Mesh], kind: str) -> list[Array]:

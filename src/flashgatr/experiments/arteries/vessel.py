@@ -27,6 +27,7 @@ UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}
 PLAUSIBLE = (0.1, 1.0)  # cm, the diameters by which a unit is recognised
 TRAINED = (0.24, 0.41)  # cm, those of the published vessels
 EDGE = 0.032  # cm, mean of the published meshes
+FAR = 100.0  # cm; farther from the origin a mesh is moved there, before its positions are rounded to float32
 EXTENSIONS = ("auto", "cut", "add", "keep")
 REFERENCE = "wss_reference"
 
@@ -267,9 +268,11 @@ def _closed(
 
 def _inputs(closed: _Closed, name: str, index: int, cut: bool, method: str) -> tuple[Mesh, Array]:
     """Inputs at the nodes that the models see, and which nodes these are."""
-    near = closed.position.astype(np.float32)
+    near = own = closed.position.astype(np.float32)
     if (near != closed.position).any():  # a far mesh would lose its shape
-        near = (closed.position - closed.position.mean(axis=0)).astype(np.float32)
+        center = closed.position.mean(axis=0)
+        near = (closed.position - center).astype(np.float32)
+        own = near if np.abs(center).max() > FAR else own
     require_closed(near, closed.face)
     diameter = inlet_diameter(near, closed.face, closed.inlet)
     normal = normals(near, closed.face)
@@ -287,9 +290,8 @@ def _inputs(closed: _Closed, name: str, index: int, cut: bool, method: str) -> t
         )
     number = np.cumsum(keep) - 1
     face = number[closed.face[keep[closed.face].all(axis=1)]]
-    position = closed.position[keep].astype(np.float32)
     return Mesh(
-        name, index, position, normal[keep], geodesic[keep], mask, diameter, face=face
+        name, index, own[keep], normal[keep], geodesic[keep], mask, diameter, face=face
     ), keep
 
 

@@ -53,6 +53,8 @@ class Cells:
 def read(content: bytes, wanted: tuple[str, ...] = ()) -> Cells:
     """Nodes and cells of a .vtp or .vtu file, and those of its point arrays that are wanted."""
     head, appended = _split(content)
+    if b"\0" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise ArteryError("its text is not UTF-8; save it again, as UTF-8 or ASCII")
     if b"<!DOCTYPE" in head or b"<!ENTITY" in head:
         raise ArteryError("it declares XML entities, which no mesh needs")
     root = ElementTree.fromstring(head)

@@ -1,7 +1,7 @@
 """One process or many (torchrun): who am I, how is the model wrapped, where do its tensors live.
 
 Every process computes the same order of the data and takes its share of each batch, so that the number of
-processes changes nothing but the rounding.
+processes changes nothing but the rounding, and what is drawn at random in a step (dropout, augmentation).
 """
 
 from __future__ import annotations

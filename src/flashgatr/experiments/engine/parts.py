@@ -5,8 +5,8 @@
     update(loss, gradient)                                                                           replay the last graph
 
 Parts are padded to a few sizes by whoever makes them, so that there are few graphs. They run in two lanes, side by side: one part's
-small kernels fill the gaps of the other's. Graphs of a lane share their memory, since they run one after another. A
-shape that a lane did not see before is captured when it comes, which takes much longer than a step.
+small kernels fill the gaps of the other's. A model with dropout has one lane: graphs that run at the same time must not draw, since
+they share the generator's state. Graphs of a lane share their memory, since they run one after another. A shape that a lane did not see before is captured when it comes, which takes much longer than a step.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ class Lane:
 class PartGraphs:
     """Steps in parts: `add` each, then `update`."""
 
-    def __init__(self, gradients: Gradients, flat: FlatAdam) -> None:
-        self._lanes = [Lane(gradients, flat) for _ in range(LANES)]
+    def __init__(self, gradients: Gradients, flat: FlatAdam, lanes: int = LANES) -> None:
+        self._lanes = [Lane(gradients, flat) for _ in range(lanes)]
         self._flat, self._added = flat, 0
         self._outcome = tuple(torch.zeros((), device=flat.flat.device) for _ in range(3))
         self._last: torch.cuda.CUDAGraph | None = None
 
     def add(self, batch: Batch, share: float) -> None:
-        self._lanes[self._added % LANES].add(batch, share)
+        self._lanes[self._added % len(self._lanes)].add(batch, share)
         self._added += 1
 
     def update(self, update: Update) -> Outcome:

@@ -16,8 +16,8 @@ from ...kernels.gpu import beside
 from ..config import TrainConfig
 from .distributed import World
 from .flat import FlatAdam
+from .parts import LANES, PartGraphs
 from .parts import Outcome as Outcome
-from .parts import PartGraphs
 from .task import Batch, Divisible, Task
 
 
@@ -40,6 +40,11 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
             group["lr"].fill_(value)
         else:
             group["lr"] = value
+
+
+def _draws(model: nn.Module) -> bool:
+    """Whether the model draws random numbers in training."""
+    return any("Dropout" in type(m).__name__ and getattr(m, "p", 0) for m in model.modules())
 
 
 class Stepper:
@@ -148,7 +153,7 @@ class Stepper:
             if self._parts is None:
                 with torch.random.fork_rng([self.world.device]):
                     flat = self._warm_up(batch)
-                self._parts = PartGraphs(self._gradients, flat)
+                self._parts = PartGraphs(self._gradients, flat, 1 if _draws(self.model) else LANES)
                 self._forbid.zero_()
             self._parts.add(batch, share)
         assert self._parts is not None

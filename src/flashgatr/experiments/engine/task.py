@@ -19,14 +19,19 @@ class Task(Protocol):
     A task whose loss is no mean over samples may have `counts(indices)`: what each sample counts, so that several processes
     can weight their parts of a batch.
 
+    A task may have a `data_hash`, a string that tells its training data from others: a run is not resumed with other data.
+
     A task whose samples differ in size may have `parts(indices)`, which gives the batch in pieces of only a few different
     shapes, each with its share of the batch's loss. Steps are then captured piece by piece, one CUDA graph per shape;
     gradients add up, and one update follows.
     """
 
     model: nn.Module
-    samples: int
-    """Number of training samples."""
+
+    @property
+    def samples(self) -> int:
+        """Number of training samples; an attribute will do."""
+        ...
 
     def batch(self, indices: Tensor) -> Batch:
         """The training samples with these numbers, on the device."""

@@ -189,7 +189,9 @@ class Trainer:
             metrics = self.task.validate(self.task.model)
             log.record(self.step, "validation", metrics)
             score = metrics["score"]
-            if score < self.best_score:
+            if self.world.max(
+                int(score < self.best_score)
+            ):  # all or none: to gather weights takes all processes
                 self.best_score, self.best_step = score, self.step
                 self.best = self.weights()
 
@@ -234,6 +236,7 @@ class Trainer:
                 "skipped": self.skipped,
                 "bad_in_a_row": int(self._bad_in_a_row.item()),
                 "config": identity(self.config),
+                "data": getattr(self.task, "data_hash", None),
             }
             point = Checkpoint(self.step, tensors, state)
             checkpoints.save(self.folder / "checkpoints", point, keep=self.train.keep_checkpoints)
@@ -251,6 +254,7 @@ class Trainer:
             return
         try:
             self._require_same_run(found.state["config"])
+            self._require_same_data(found.state.get("data"))
             self._put(found.tensors["model"])
             distributed.put_moments(self.task.model, self.optimizer, found.tensors["optimizer"])
         except KeyError as error:
@@ -281,6 +285,15 @@ class Trainer:
             raise TrainingError(
                 f"{self.folder} holds a run with another configuration ({'; '.join(differ)}); choose "
                 f"another folder, or resume with the one in {self.folder / 'config.toml'}"
+            )
+
+    def _require_same_data(self, theirs: str | None) -> None:
+        ours = getattr(self.task, "data_hash", None)
+        if theirs and ours and theirs != ours:
+            raise TrainingError(
+                f"{self.folder} holds a run on other training data than those in "
+                f"{self.config.data.folder} (SHA-256 {theirs[:12]}…, now {ours[:12]}…); resume it with its "
+                "own, or begin another run, which may take its weights (model.start)"
             )
 
     # ---- signals ----

@@ -113,9 +113,7 @@ def load(folder: Folder, name: str, limit: int | None = None) -> dict[str, Tenso
     _require_name(name)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    file = _file(folder, name)
-    if not file.is_file():
-        raise DataError(f"there is no {name} set in {folder}; make it with `{COMMAND}`")
+    file = require(folder, name)
     description, systems = _read(folder, name)
     if limit is not None and limit > description.count:
         raise DataError(
@@ -123,6 +121,14 @@ def load(folder: Folder, name: str, limit: int | None = None) -> dict[str, Tenso
             f"`{COMMAND}`"
         )
     return {key: torch.tensor(x[:limit]) for key, x in systems._asdict().items()}
+
+
+def require(folder: Folder, name: str) -> Path:
+    """The file of a set; an error if there is none."""
+    file = _file(folder, name)
+    if not file.is_file():
+        raise DataError(f"there is no {name} set in {folder}; make it with `{COMMAND}`")
+    return file
 
 
 def describe(folder: Folder) -> dict[str, Description]:

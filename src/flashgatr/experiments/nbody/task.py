@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 
 from .. import registry
 from ..config import ConfigError, RunConfig
+from ..hashing import hash_of
 from . import models
-from .data import load
+from .data import load, require
 from .metrics import summarise, system_errors
 
 SETS = ("eval", "more_bodies", "translated")
@@ -33,9 +35,27 @@ class NBodyTask:
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = registry.build("nbody", config.model.name, dict(config.model.options))
-        self._train = self._load("train", config.data.train_samples or None)
-        self._val = self._load("val", None)
-        self.samples = len(self._train["mass"])
+        self._limit = config.data.train_samples or None
+        for name in SETS:
+            require(self.folder, name)  # now, and not after the last step
+
+    @cached_property
+    def samples(self) -> int:
+        """Training systems. Whoever asks is going to train, and needs systems to validate with."""
+        assert self._val
+        return len(self._train["mass"])
+
+    @cached_property
+    def _train(self) -> dict[str, Tensor]:
+        return self._load("train", self._limit)
+
+    @cached_property
+    def data_hash(self) -> str:
+        return hash_of(x.numpy() for x in self._train.values())
+
+    @cached_property
+    def _val(self) -> dict[str, Tensor]:
+        return self._load("val", None)
 
     def _load(self, name: str, limit: int | None) -> dict[str, Tensor]:
         return load(self.folder, name, limit)
@@ -99,8 +119,8 @@ def rescaled(batch: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
 
 
 def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
-    """Squared errors, growing like the error alone where it is above the knee: 2δ² (√(1 + e²/δ²) - 1)."""
-    return 2 * knee**2 * (torch.sqrt(1 + errors / knee**2) - 1)
+    """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), written without that difference; like e² below the knee δ, like e above."""
+    return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
 
 
 OPTIONS = {
