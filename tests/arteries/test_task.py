@@ -422,3 +422,9 @@ def test_data_are_known_by_their_numbers(monkeypatch):
     first, same, turned = make(), make(), make("data.options.orientation=canonical")
     assert first.data_hash == same.data_hash == turned.data_hash
     assert make("data.train_samples=3").data_hash != first.data_hash
+
+
+def test_no_more_nodes_are_drawn_than_there_are():
+    with pytest.raises(ConfigError, match="nodes is 61, but sample_0000 has 60 nodes only"):
+        assert make("data.options.nodes=61").samples
+    assert make("data.options.nodes=60").samples == 6

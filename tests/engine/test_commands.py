@@ -132,7 +132,7 @@ def test_a_run_does_not_go_on_with_other_data(sh, trained):
     other = sh.folder / "other data"
     data.generate(other, train=32, others=8, seed=5, workers=1)
     code, output = sh("train", "--resume", "-f", trained, "-s", f"data.folder='{other}'")
-    assert code == 1
+    assert code == 2
     assert "holds a run on other training data" in output
 
 
@@ -210,7 +210,7 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(sh, what):
 def test_resuming_with_other_settings_is_refused_and_changes_nothing(sh, trained):
     before = (trained / "config.toml").read_bytes()
     code, output = sh("train", "--resume", "-f", trained, "-s", "train.lr=0.5")
-    assert (code, "(train.lr was 0.0003, is 0.5)" in output) == (1, True), output
+    assert (code, "(train.lr was 0.0003, is 0.5)" in output) == (2, True), output
     assert (trained / "config.toml").read_bytes() == before
 
 
@@ -219,6 +219,18 @@ def test_two_processes_do_not_train_in_one_folder(sh, trained):
         fcntl.flock(file, fcntl.LOCK_EX)
         code, output = sh("train", "--resume", "-f", trained)
     assert (code, "another process is training in" in output) == (2, True), output
+
+
+def test_an_unfinished_run_is_not_evaluated(sh, trained):
+    folder = sh.folder / "begun"
+    folder.mkdir()
+    shutil.copy(trained / "config.toml", folder)
+    code, output = sh("eval", folder)
+    assert code == 2
+    assert (
+        f"is not finished yet: it has no model; continue it with `flashgatr train --resume --folder {folder}"
+        in output
+    )
 
 
 def test_what_is_no_run_is_not_evaluated(sh):

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flashgatr.experiments import config as configuration
+from flashgatr.experiments.config import ConfigError
 from flashgatr.experiments.engine import CheckpointError, Trainer, TrainingError
 from flashgatr.experiments.engine import checkpoint as checkpoints
 from flashgatr.experiments.engine.distributed import World
@@ -138,7 +139,7 @@ def stopped(tmp_path_factory):
 def test_a_run_does_not_go_on_with_another_configuration(stopped, change):
     config = configuration.override(settings(stopped), [change])
     assert fingerprint(config) != fingerprint(settings(stopped))
-    with pytest.raises(TrainingError) as caught:
+    with pytest.raises(ConfigError) as caught:
         make(config)
     assert f"holds a run with another configuration ({OTHERS[change]}" in str(caught.value)
     assert f"or resume with the one in {stopped / 'config.toml'}" in str(caught.value)

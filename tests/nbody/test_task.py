@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from flashgatr.experiments import registry
 from flashgatr.experiments.bench.nbody_labels import softened
 from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.nbody.data import generate
@@ -110,3 +111,8 @@ def test_softened_gravity_without_softening_is_the_released_integrator():
     state = State(systems.mass, systems.position, systems.velocity)
     assert np.abs(softened(state, settings, 0.0) - systems.target).max() < 1e-9
     assert np.abs(softened(state, settings, 0.1) - systems.target).max() > 1e-6
+
+
+def test_options_that_a_model_lacks_are_named():
+    with pytest.raises(ValueError, match="the model 'transformer' has no option 'both_signs'"):
+        registry.build("nbody", "transformer", {"both_signs": True})

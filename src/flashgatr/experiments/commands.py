@@ -134,7 +134,7 @@ def data(
     if experiment == "arteries":
         from .arteries import command
 
-        failed = False
+        failed = 0
         if synthetic and source:
             raise ValueError("got both --source and --synthetic; expected one of them")
         if 0 < synthetic < 3:
@@ -148,7 +148,7 @@ def data(
             from .arteries.synthetic.generate import generate
 
             source = folder / "raw"
-            failed = bool(
+            failed = len(
                 generate(
                     source,
                     synthetic,
@@ -161,7 +161,9 @@ def data(
                 ).failed
             )
         code = command.data(folder, source, workers or None, division, verify)
-        raise typer.Exit(code or int(failed))
+        if failed:
+            typer.echo(f"error: {failed} of {synthetic} vessels could not be made", err=True)
+        raise typer.Exit(code or int(failed > 0))
     from .nbody import data as nbody
     from .nbody.simulate import preset as settings
 

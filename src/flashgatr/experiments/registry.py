@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -35,4 +36,10 @@ def build(experiment: str, name: str, options: dict[str, Any]) -> nn.Module:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
         raise ValueError(f"{experiment} has no model {name!r}; {hint}")
-    return _models[experiment, name](**options)
+    try:
+        return _models[experiment, name](**options)
+    except TypeError as error:
+        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if unknown is None or unknown[1] not in options:
+            raise
+        raise ValueError(f"the model {name!r} has no option {unknown[1]!r}") from error

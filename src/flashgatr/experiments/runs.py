@@ -122,6 +122,11 @@ def _alone(folder: Path, world: World) -> Iterator[None]:
 
 def load_model(config: RunConfig) -> nn.Module:
     """The trained model of a run."""
+    if not (Path(config.folder) / "model").is_dir():
+        raise io.LoadError(
+            f"{config.folder} is not finished yet: it has no model; continue it with "
+            f"`flashgatr train --resume --folder {config.folder}`"
+        )
     _, state = io.load(Path(config.folder) / "model", _kind(config))
     model = registry.build(config.experiment, config.model.name, dict(config.model.options))
     return io.fill(model, state)

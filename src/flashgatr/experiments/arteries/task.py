@@ -106,6 +106,12 @@ class ArteryTask:
     def _train(self) -> Packed:
         train = self._read("train")
         self._hash = hash_of(x for m in train for x in (m.position, m.geodesic, _labels(m)))
+        smallest = min(train, key=lambda mesh: mesh.nodes)
+        if self.options.nodes > smallest.nodes:
+            raise ConfigError(
+                f"data.options.nodes is {self.options.nodes}, but {smallest.name} has {smallest.nodes} "
+                "nodes only; choose at most that, or 0 to train on all nodes"
+            )
         return pack(self._oriented(train), self.device)
 
     @property

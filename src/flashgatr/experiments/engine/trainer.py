@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from .. import config as configuration
-from ..config import RunConfig, TrainConfig
+from ..config import ConfigError, RunConfig, TrainConfig
 from . import checkpoint as checkpoints
 from . import distributed
 from .checkpoint import Checkpoint
@@ -262,6 +262,8 @@ class Trainer:
                 f"cannot resume from {self.folder}: another version of flashgatr wrote its "
                 f"checkpoints, which lack {error}"
             ) from error
+        except ConfigError:
+            raise
         except ValueError as error:
             raise TrainingError(f"cannot resume from {self.folder}: {error}") from error
         self.step = found.step
@@ -282,7 +284,7 @@ class Trainer:
             if ours.get(key) != theirs.get(key)
         ]
         if differ:
-            raise TrainingError(
+            raise ConfigError(
                 f"{self.folder} holds a run with another configuration ({'; '.join(differ)}); choose "
                 f"another folder, or resume with the one in {self.folder / 'config.toml'}"
             )
@@ -290,7 +292,7 @@ class Trainer:
     def _require_same_data(self, theirs: str | None) -> None:
         ours = getattr(self.task, "data_hash", None)
         if theirs and ours and theirs != ours:
-            raise TrainingError(
+            raise ConfigError(
                 f"{self.folder} holds a run on other training data than those in "
                 f"{self.config.data.folder} (SHA-256 {theirs[:12]}…, now {ours[:12]}…); resume it with its "
                 "own, or begin another run, which may take its weights (model.start)"
