@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from torch import from_numpy
+from torch import device, from_numpy
 
-from flashgatr.experiments import report, runs, sweep
+from flashgatr.experiments import drawing, report, runs, sweep
 from flashgatr.experiments.arteries import data, pictures, task
 from flashgatr.experiments.arteries import report as arteries
 from flashgatr.experiments.arteries.metrics import mesh_errors
+from flashgatr.experiments.arteries.pictures import Wall
+from flashgatr.experiments.arteries.shards import write_shard
 from flashgatr.experiments.config import override, save
 from flashgatr.experiments.engine.trainer import fingerprint
 
@@ -20,6 +22,7 @@ SMALL = {
     "gatr": ["num_blocks=1", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"],
     "transformer": ["num_blocks=1", "hidden_channels=16", "num_heads=2"],
 }
+TITLE = 'GATr, num_blocks 1, nodes default, steps 3, orientation "canonical", synthetic vessels'
 
 
 def fake(folder, model="gatr", meshes=800, seed=0, epsilon=8.0, *changes):
@@ -38,6 +41,14 @@ def fake(folder, model="gatr", meshes=800, seed=0, epsilon=8.0, *changes):
     (folder / "results.json").write_text(json.dumps({**summary, "results": results}))
     lines = [dict(step=k, kind="validation", score=100 / k) for k in (5, 10)]
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def amend(folder, **about):
+    """Let the results of a run say something else about their meshes."""
+    summary = runs.read_results(folder)
+    for metrics in summary["results"].values():
+        metrics |= about
+    (folder / "results.json").write_text(json.dumps(summary))
 
 
 def write(path, out):
@@ -89,6 +100,62 @@ def test_orientations_and_settings_are_not_mixed(tmp_path, undrawn):
     assert len({g["label"] for g in found["groups"]}) == 2
 
 
+def test_the_orientation_and_number_of_meshes_are_those_of_the_results(tmp_path, undrawn):
+    fake(tmp_path / "runs/a")
+    fake(tmp_path / "runs/b", seed=1)
+    amend(tmp_path / "runs/b", orientation="canonical", train_meshes=700)
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    shown = {group["label"]: (group["orientation"], group["samples"]) for group in found["groups"]}
+    assert shown == {"GATr": ("random", 800), "GATr, tested canonical": ("canonical", 700)}
+    folder = tmp_path / "runs/b"
+    for note in (
+        f"{folder} was configured with random orientations, its results are on canonical ones",
+        f"{folder} was configured with 800 training meshes, its results say 700",
+    ):
+        assert note in found["notes"]
+        assert note in page
+
+
+def test_synthetic_vessels_stand_apart_from_the_papers(tmp_path, undrawn):
+    fake(tmp_path / "runs/a")
+    amend(tmp_path / "runs/a", synthetic=True)
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    assert found["groups"][0]["synthetic"]
+    assert "<h1>Arteries: wall shear stress on synthetic vessels</h1>" in page
+    assert "<td>GATr, synthetic vessels</td>" in page
+    assert any("vessels are synthetic and not the paper's" in note for note in found["notes"])
+    ours, papers = page.index("<td>8.00</td>"), page.index("<td>paper: GATr</td>")
+    assert "</table>" in page[ours:papers]
+    assert "Grey: the paper's" not in page
+
+
+def test_synthetic_and_other_vessels_are_not_averaged(tmp_path, undrawn):
+    for seed, name in enumerate(arteries.REFERENCE["ablations"]):
+        fake(tmp_path / f"runs/{name}", name, seed=seed)
+        fake(tmp_path / f"runs/{name}_made", name, seed=seed + 9)
+        amend(tmp_path / f"runs/{name}_made", synthetic=True)
+    found, page = write(tmp_path / "runs", tmp_path / "out")
+    assert [g["synthetic"] for g in found["groups"]] == [False, True] * (len(found["groups"]) // 2)
+    assert "<h3>Synthetic test meshes</h3>" in page
+    assert "Some vessels are synthetic" in page
+    ablations = page[page.index("<h2>Ablations</h2>") :]
+    assert ablations.count("<td>8.00</td><td>6.1</td>") == 1  # beside the paper's vessels only
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_results_say_that_vessels_are_synthetic(made, tmp_path):
+    header = dict(synthetic=True, split=data.tenths(6)) if made else {}
+    numbers = range(6) if made else (0, 1, 1600, 1800)
+    write_shard(tmp_path / "a.safetensors", [tube(k) for k in numbers], header)
+    changes = [f"data.folder='{tmp_path}'", "device=cpu", "train.precision=float32"]
+    changes += [f"model.options.{option}" for option in SMALL["gatr"]]
+    config = override(runs.defaults("arteries"), changes)
+    one = task.ArteryTask(config, device("cpu"))
+    for metrics in one.evaluate(one.model).values():
+        assert metrics.get("synthetic", False) is made
+        assert ("synthetic" in metrics) is made
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [
@@ -113,6 +180,63 @@ def test_the_commands_make_the_same_run_again(tmp_path):
     config = runs.load_config(tmp_path)
     own = ["seed=3", "data.train_samples=400", *report.assignments(config)]
     assert fingerprint(override(runs.defaults("arteries"), own)) == fingerprint(config)
+
+
+def test_the_commands_name_the_data_of_each_run(tmp_path, undrawn):
+    fake(tmp_path / "runs/a")
+    fake(tmp_path / "runs/b", "gatr", 800, 0, 7.0, "data.folder='my data'")
+    found, _ = write(tmp_path / "runs", tmp_path / "out")
+    comment, usual, own = found["commands"].split("\nflashgatr ")[:3]
+    assert comment == "# the prepared meshes lie in data/arteries, 'my data'"
+    assert "data.folder" not in usual
+    assert "--set 'data.folder=my data'" in own
+    assert usual.split()[3] != own.split()[3]  # a folder each
+
+
+def test_panels_that_are_left_out_are_noted(tmp_path, undrawn):
+    for k in range(14):
+        fake(tmp_path / f"runs/{k}", "gatr", 800, 0, 7.0, f"train.lr={k + 1}e-4")
+    found, _ = write(tmp_path / "runs", tmp_path / "out")
+    assert "histograms.png shows the first 12 of 14 models" in found["notes"]
+
+
+def test_histograms_of_many_runs_are_drawn():
+    errors = {f"{TITLE}, lr {k}": [8.0, 9.0 + k] for k in range(14)}
+    assert pictures.histograms(errors, list(errors)).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("count", "shape"), [(1, (1, 1)), (4, (1, 4)), (5, (2, 3)), (12, (3, 4))])
+def test_panels_stand_in_rows_of_four_at_most(count, shape):
+    with drawing._style():
+        figure, axes = drawing._grid([TITLE] * count, (4.0, 3.0), "x", "y")
+        figure.draw_without_rendering()
+        assert len(axes) == len(figure.axes) == count
+        assert axes[0].get_gridspec().get_geometry() == shape
+        for ax in axes:
+            panel, title = ax.get_window_extent(), ax._left_title.get_window_extent()
+            assert panel.x0 <= title.x0
+            assert title.x1 <= panel.x1
+            assert panel.height / figure.dpi > 1.5
+        assert [ax.get_xlabel() for ax in axes[-shape[1] :]] == ["x"] * min(count, shape[1])
+
+
+def test_titles_of_maps_do_not_meet():
+    mesh = tube(3, 120, faces=True)
+    labels = [TITLE, TITLE.replace("GATr", "Transformer")]
+    walls = [Wall("a wall", mesh, dict.fromkeys(labels, mesh.wss))] * 2
+    drawn = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "_png", lambda figure: drawn.append(figure) or b"")
+        pictures.maps(walls, labels)
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    boxes = [ax._left_title.get_window_extent() for ax in figure.axes if ax._left_title.get_text()]
+    assert len(boxes) == 10
+    for k, box in enumerate(boxes):
+        assert figure.bbox.x0 <= box.x0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= figure.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[k + 1 :])
 
 
 def test_without_the_meshes_the_rest_is_reported(tmp_path):

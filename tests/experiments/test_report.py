@@ -173,6 +173,15 @@ def test_without_a_finished_run_there_is_no_report(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_named_folder_without_runs_is_noted(tmp_path, undrawn):
+    fake(tmp_path / "runs/a")
+    (tmp_path / "other").mkdir()
+    found, page = write(tmp_path / "runs", tmp_path / "other", out=tmp_path / "out")
+    note = f"there is no run in {tmp_path / 'other'}"
+    assert note in found["notes"]
+    assert note in page
+
+
 def test_numbers_that_are_none_are_said_to_be_so(tmp_path):
     fake(tmp_path / "a", mse=math.nan)
     fake(tmp_path / "b", seed=1, mse=1e-3)
@@ -252,6 +261,39 @@ def test_every_label_has_its_own_look():
     assert list(looks) == labels
     assert len({tuple(look.values()) for look in looks.values()}) == len(labels)
     assert looks["GATr, lr 1"] == drawing._looks(["GATr"])["GATr"]
+    many = drawing._looks([f"mine, lr {k}" for k in range(18)])
+    assert len({tuple(look.values()) for look in many.values()}) == 18
+
+
+LONG = [f"Transformer, augment default, orientation canonical, lr {k}" for k in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns"),
+    [(["GATr", "Transformer", "MLP"], 3), (LONG, 1), ([", ".join(LONG), ", ".join(LONG[::-1])], 1)],
+)
+def test_legends_are_within_their_figure_and_panels_keep_their_size(labels, columns):
+    with drawing._style():
+        figure, (ax,) = drawing._figure(1, (5.2, 3.2))
+        drawing._legend(figure, [dict(label=label) for label in labels])
+        figure.draw_without_rendering()
+        (legend,) = figure.legends
+        shown = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
+        assert shown == labels
+        assert legend._ncols == columns
+        assert legend.get_window_extent().x1 <= figure.bbox.x1
+        assert legend.get_window_extent().y0 > ax.get_window_extent().y1
+        assert ax.get_window_extent().height / figure.dpi > 2
+        assert figure.get_figheight() == 3.2 or columns == 1
+
+
+def test_lines_are_as_wide_as_told_and_end_after_commas():
+    text = "GATr, num_blocks 1, nodes default, lr 1e-05, $x$"
+    lines = drawing.wrapped(text, 2, 9.5).split("\n")
+    assert lines == ["GATr, num_blocks 1,", "nodes default, lr 1e-05,", r"\$x\$"]
+    assert drawing.wrapped("GATr", 2) == "GATr"
+    assert drawing.wrapped("", 2) == ""
+    assert len(drawing.wrapped("x" * 100, 1).split("\n")) > 4
 
 
 def test_the_commands_make_the_same_run_again():

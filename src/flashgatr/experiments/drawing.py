@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -56,6 +58,10 @@ STYLE: dict[Any, Any] = {
     "xtick.color": GREY, "ytick.color": GREY, "xtick.labelcolor": "black", "ytick.labelcolor": "black",
 }  # fmt: skip
 _LABEL_GAP = 0.045  # least distance of two labels, in heights of a panel
+_LEGEND_ROW = 0.3  # inches, of the one row of a legend that figures have room for
+_TITLE_LINE = 0.18  # inches
+MOST_ACROSS = 4  # panels or labels
+MOST_WIDE = 11.7  # inches
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ def curves(
         raise ValueError("no run has a log with validation scores")
     with _style():
         samples = sorted({run.samples or math.inf for run in drawn})
-        width = min(max(11.7 / len(samples), 2.6), 5.2)
+        width = min(max(MOST_WIDE / len(samples), 2.6), 5.2)
         figure, axes = _figure(len(samples), (width, 3.2), sharey=True)
         looks = _looks(labels)
         for ax, number in zip(axes, samples, strict=True):
@@ -232,7 +238,12 @@ def _references(ax: Any, values: dict[str, float], samples: int, guess: float | 
 
 def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour and marker of every label; the first of a known model has the model's."""
-    own, spare = dict(LOOKS), itertools.cycle(SPARE_LOOKS)
+    own, count = dict(LOOKS), len(SPARE_LOOKS)
+    # When the colours come again, it is with other markers.
+    spare = (
+        (SPARE_LOOKS[k % count][0], SPARE_LOOKS[(k + k // count) % count][1])
+        for k in itertools.count()
+    )
     found = {}
     for label in labels:
         model = label.split(",")[0]
@@ -242,12 +253,37 @@ def _looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _legend(figure: Any, looks: Iterable[dict[str, Any]]) -> None:
+    """As many labels side by side as fit, in lines where one is too wide; the figure grows by what they need."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.lines import Line2D
 
-    # A $ would begin a formula.
-    plain = [{**look, "label": look["label"].replace("$", r"\$")} for look in looks]
+    canvas: Any = FigureCanvasAgg(figure)
+    width, height = figure.get_size_inches()
+    room = width - 0.7  # beside a line and margins
+    plain = [{**look, "label": wrapped(look["label"], room)} for look in looks]
     lines = [Line2D([], [], **look) for look in plain]
-    figure.legend(handles=lines, loc="outside upper left", ncols=min(len(lines), 4))
+    for columns in range(min(len(lines), MOST_ACROSS), 0, -1):
+        legend = figure.legend(handles=lines, loc="outside upper left", ncols=columns)
+        extent = legend.get_window_extent(canvas.get_renderer())
+        if extent.width < 0.98 * width * figure.dpi or columns == 1:
+            figure.set_figheight(height + max(0.0, extent.height / figure.dpi - _LEGEND_ROW))
+            return
+        legend.remove()
+
+
+def wrapped(text: str, inches: float, size: float = STYLE["font.size"]) -> str:
+    """In lines of at most this width, at this size in points; a $ would begin a formula."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    own = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0] / 72
+    # Some lines have wider letters than others.
+    fit = len(text) if own <= inches else max(int(0.9 * len(text) * inches / own), 1)
+    whole = re.sub("(?<!,) ", "\u00a0", text)  # lines end after a comma if they can
+    if max(map(len, whole.split(" "))) <= fit:
+        text = whole
+    lines = textwrap.wrap(text, max(fit, 1), break_on_hyphens=False)
+    return "\n".join(lines).replace("\u00a0", " ").replace("$", r"\$")
 
 
 def _style() -> AbstractContextManager[None]:
@@ -265,6 +301,31 @@ def _figure(columns: int, size: tuple[float, float], **options: Any) -> tuple[An
 
     figure = Figure(figsize=(size[0] * columns, size[1]), layout="constrained")
     return figure, list(figure.subplots(1, columns, squeeze=False, **options)[0])
+
+
+def _grid(
+    titles: Sequence[str], size: tuple[float, float], xlabel: str, ylabel: str, **options: Any
+) -> tuple[Any, list[Any]]:
+    """A panel per title, a few in a row, with the same x axis. They are narrower than `size` where there are many."""
+    from matplotlib.figure import Figure
+
+    rows = math.ceil(len(titles) / MOST_ACROSS)
+    columns = math.ceil(len(titles) / rows)
+    width = min(size[0], MOST_WIDE / columns)
+    texts = [wrapped(title, width - 0.6, STYLE["axes.titlesize"]) for title in titles]
+    height = size[1] + _TITLE_LINE * max(text.count("\n") for text in texts)
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, sharex=True, **options).flat)
+    for place, (ax, text) in enumerate(zip(axes, texts, strict=False)):
+        ax.set_title(text)
+        if place % columns == 0:
+            ax.set_ylabel(ylabel)
+        if place + columns >= len(texts):
+            ax.set_xlabel(xlabel)
+            ax.tick_params(labelbottom=True)
+    for ax in axes[len(texts) :]:
+        ax.remove()
+    return figure, axes[: len(texts)]
 
 
 def _png(figure: Any) -> bytes:

@@ -128,11 +128,15 @@ def collect(
 ) -> tuple[list[Run], dict[str, str]]:
     """The finished runs in and below some folders, and why others cannot be read."""
     folders: dict[Path, Path] = {}
+    empty = []
     for path in paths:
         if not path.is_dir():
             raise LoadError(f"{path} is not a folder; pass runs, or folders that hold runs")
-        for file in sorted(path.rglob(runs.CONFIG)):
+        files = sorted(path.rglob(runs.CONFIG))
+        for file in files:
             folders.setdefault(file.parent.resolve(), file.parent)
+        if not files:
+            empty.append(str(path))
     found: dict[tuple[str, str], Run] = {}
     unreadable: dict[str, str] = {}
     unfinished, foreign = [], []
@@ -160,6 +164,8 @@ def collect(
             f"there is no finished run in {', '.join(map(str, paths))}; make one with flashgatr train"
             + "".join(f"\n  {reason}" for reason in reasons[:5])
         )
+    if empty:
+        notes.append(f"there is no run in {', '.join(empty)}")
     return list(found.values()), unreadable
 
 

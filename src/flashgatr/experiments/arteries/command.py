@@ -60,7 +60,9 @@ def _show_checks(folder: Path, division: str) -> bool:
         expected = f"{check.expected:>14,.6g}" if check.expected is not None else " " * 14
         typer.echo(f"{check.what:>26} {check.found:>14,.8g} {expected}  {verdict}")
     if all(check.expected is None for check in checks):
-        typer.echo("the files are whole, but they are not the published data, or too few of them to tell")
+        typer.echo(
+            "the files are whole, but they are not the published data, or too few of them to tell"
+        )
     return all(check.passed for check in checks)
 
 

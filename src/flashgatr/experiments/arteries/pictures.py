@@ -17,15 +17,17 @@ from .. import drawing
 from .mesh import Array, Mesh
 
 PICTURES = {
-    "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, and its standard error. Grey: the "
-    "paper's, with 1,600 training meshes (filled: random orientations, hollow: canonical).",
+    "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, and its standard error.",
     "curves.png": "Mean ε on the validation meshes during training, in %, one line per run.",
     "histograms.png": "How many test meshes have which ε. Dashed: the mean.",
     "scatter.png": "Predicted against true size of the stress at the nodes of a few test meshes. On the line, they agree.",
     "maps.png": "Walls, chosen by the rank of GATr's ε on them, which stands above each: the size of the true stress, of the "
     "predicted one, and of their difference, in dyn/cm².",
 }
+GREY = "Grey: the paper's, with 1,600 training meshes (filled: random orientations, hollow: canonical)."
 MAPS = ("viridis", "magma")  # of stress, of errors
+MOST_PANELS = 12
+_TITLE = 8.5  # points, of maps
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class Wall:
 
 
 def against_meshes(
-    groups: Sequence[dict[str, Any]], labels: Sequence[str], reference: dict[str, Any]
+    groups: Sequence[dict[str, Any]], labels: Sequence[str], reference: dict[str, Any] | None
 ) -> bytes:
-    """ε against the number of training meshes, beside the paper's."""
+    """ε against the number of training meshes, beside the paper's, if it is given."""
     with drawing._style():
         figure, (ax,) = drawing._figure(1, (6.4, 4.2))
         looks = drawing._looks(labels)
@@ -55,36 +57,34 @@ def against_meshes(
             x, y, error = np.array(sorted(line)).T
             bars = np.stack([np.minimum(error, 0.9 * y), error])
             ax.errorbar(x, y, yerr=bars, capsize=2.5, markersize=5.5, elinewidth=1, **looks[label])
-        meshes = reference["meshes"]
-        for name, (random, canonical) in reference["epsilon"].items():
-            spot: dict[str, Any] = dict(color=drawing.GREY, marker="o", markersize=5, zorder=1)
-            ax.plot(meshes, random, linestyle="", **spot)
-            ax.plot(meshes, canonical, linestyle="", markerfacecolor="white", **spot)
-            ax.annotate(
-                name,
-                (meshes, random),
-                xytext=(7, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7.5,
-                color=drawing.GREY,
-            )
-        shown = sorted({x for line in lines.values() for x, _, _ in line} | {meshes})
-        drawing._sample_ticks(ax, [int(x) for x in shown])
+        shown = {x for line in lines.values() for x, _, _ in line}
+        if reference:
+            _paper(ax, reference)
+            shown.add(reference["meshes"])
+        drawing._sample_ticks(ax, sorted(map(int, shown)))
         _plain_ticks(ax)
         ax.grid(visible=True, axis="y")
         drawing._legend(figure, [dict(label=label, **looks[label]) for label in labels])
         return drawing._png(figure)
 
 
+def _paper(ax: Any, reference: dict[str, Any]) -> None:
+    meshes = reference["meshes"]
+    text: dict[str, Any] = dict(va="center", fontsize=7.5, color=drawing.GREY)
+    for name, (random, canonical) in reference["epsilon"].items():
+        spot: dict[str, Any] = dict(color=drawing.GREY, marker="o", markersize=5, zorder=1)
+        ax.plot(meshes, random, linestyle="", **spot)
+        ax.plot(meshes, canonical, linestyle="", markerfacecolor="white", **spot)
+        ax.annotate(name, (meshes, random), xytext=(7, 0), textcoords="offset points", **text)
+
+
 def histograms(errors: Mapping[str, Sequence[float]], labels: Sequence[str]) -> bytes:
-    """How many meshes have which ε, a panel per label."""
+    """How many meshes have which ε, a panel for each of the first labels."""
     if not errors:
         raise ValueError("no run says its error on every mesh")
+    errors = dict(list(errors.items())[:MOST_PANELS])
     with drawing._style():
-        figure, axes = drawing._figure(
-            len(errors), (min(11.7 / len(errors), 4.5), 2.8), sharex=True
-        )
+        figure, axes = drawing._grid(list(errors), (4.5, 2.8), "ε, %", "meshes")
         looks = drawing._looks(labels)
         highest = max(max(values) for values in errors.values())
         bins = np.linspace(0, highest * 1.001, 31)
@@ -92,18 +92,18 @@ def histograms(errors: Mapping[str, Sequence[float]], labels: Sequence[str]) -> 
             color = looks[label]["color"]
             ax.hist(values, bins, color=color, alpha=0.75)
             ax.axvline(float(np.mean(values)), color=color, linestyle="--", linewidth=1)
-            ax.set(title=label.replace("$", r"\$"), xlabel="ε, %")
             ax.grid(visible=True, axis="y")
             ax.locator_params(axis="y", integer=True)
-        axes[0].set_ylabel("meshes")
         return drawing._png(figure)
 
 
 def scatter(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
-    """|predicted| against |true| at the masked nodes of all walls, a panel per model."""
+    """|predicted| against |true| at the masked nodes of all walls, a panel for each of the first models."""
     shown = [label for label in labels if all(label in wall.predictions for wall in walls)]
+    shown = shown[:MOST_PANELS]
     with drawing._style():
-        figure, axes = drawing._figure(len(shown), (4.0, 3.7), sharex=True, sharey=True)
+        names = "true stress, dyn/cm²", "predicted stress, dyn/cm²"
+        figure, axes = drawing._grid(shown, (4.0, 3.7), *names, sharey=True)
         true = np.concatenate([_size(_labels(wall.mesh))[wall.mesh.mask] for wall in walls])
         top = max(float(true.max()), 1e-6)
         for ax, label in zip(axes, shown, strict=True):
@@ -113,8 +113,6 @@ def scatter(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
             box = (0.0, top, 0.0, max(top, float(found.max())))
             ax.hexbin(true, found, gridsize=70, bins="log", cmap="Blues", extent=box, linewidths=0)
             ax.plot([0, top], [0, top], color=drawing.GREY, linewidth=0.8)
-            ax.set(title=label.replace("$", r"\$"), xlabel="true stress, dyn/cm²")
-        axes[0].set_ylabel("predicted stress, dyn/cm²")
         return drawing._png(figure)
 
 
@@ -125,21 +123,31 @@ def maps(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
     with drawing._style():
         from matplotlib.figure import Figure
 
-        size = (2.9 * columns, 1.6 * len(walls) + 0.3)
+        names = {
+            (label, kind): drawing.wrapped(label + kind, 2.4, _TITLE)
+            for label in shown
+            for kind in ("", ": error")
+        }
+        # Titles stand on their last line; two have room between rows.
+        more = 0.15 * max([0, *(name.count("\n") - 1 for name in names.values())])
+        rows = len(walls)
+        size = (2.9 * columns, (1.6 + more) * rows + 0.3)
+        top, gap = 0.4 + more, 0.43 + more  # inches
+        high = (0.98 * size[1] - top - (rows - 1) * gap) / rows
         figure = Figure(figsize=size)  # a layout that measures every panel takes ten times as long
-        axes = figure.subplots(len(walls), columns, squeeze=False)
-        figure.subplots_adjust(0.01, 0.02, 0.965, 1 - 0.4 / size[1], wspace=0.16, hspace=0.35)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        figure.subplots_adjust(0.01, 0.02, 0.965, 1 - top / size[1], wspace=0.16, hspace=gap / high)
         for row, wall in zip(axes, walls, strict=True):
             true = _labels(wall.mesh)
-            top = max(float(_size(true)[wall.mesh.mask].max()), 1e-6)
-            panels = [(f"{wall.title}\ntrue stress", _size(true), MAPS[0], top)]
+            most = max(float(_size(true)[wall.mesh.mask].max()), 1e-6)
+            panels = [(f"{wall.title}\ntrue stress", _size(true), MAPS[0], most)]
             for label in shown:
                 found = wall.predictions[label]
-                panels.append((f"\n{label}", _size(found), MAPS[0], top))
-                panels.append((f"\n{label}: error", _size(found - true), MAPS[1], top / 4))
-            for ax, (title, values, colors, most) in zip(row, panels, strict=True):
-                painted = paint(ax, wall.mesh, values, colors, most)
-                ax.set_title(title.replace("$", r"\$"), fontsize=8.5)
+                panels.append((names[label, ""], _size(found), MAPS[0], most))
+                panels.append((names[label, ": error"], _size(found - true), MAPS[1], most / 4))
+            for ax, (title, values, colors, limit) in zip(row, panels, strict=True):
+                painted = paint(ax, wall.mesh, values, colors, limit)
+                ax.set_title(title, fontsize=_TITLE)
                 bar = figure.colorbar(painted, cax=ax.inset_axes((1.01, 0.1, 0.025, 0.8)))
                 bar.ax.tick_params(labelsize=7)
                 bar.outline.set_visible(False)
@@ -188,3 +196,7 @@ def _plain_ticks(ax: Any) -> None:
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     ax.yaxis.set_minor_formatter(NullFormatter())
+    low, high = ax.get_ylim()
+    if sum(low <= y <= high for y in ax.get_yticks()) < 2:
+        middle = math.sqrt(low * high)
+        ax.set_ylim(middle / 2, middle * 2)

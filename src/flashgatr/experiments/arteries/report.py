@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ... import LoadError, __version__
@@ -67,7 +70,8 @@ def write(paths: list[Path], out: Path) -> Path:
     """Report on the finished artery runs in and below `paths`; the path of report.html."""
     notes: list[str] = []
     found, unreadable = reports.collect(paths, notes, read)
-    found = reports._labelled(found, {}, MODELS)
+    found = _labelled(found)
+    _compare(found, notes)
     if len({tuple(sorted(_per_mesh(run))) for run in found}) > 1:
         notes.append("runs were evaluated on different meshes: compare them with care")
     report = {
@@ -109,16 +113,66 @@ def read(folder: Path) -> Run:
     return Run(folder, config, summary, numbers, samples=int(samples) if samples else None)
 
 
+def _labelled(found: list[Run]) -> list[Run]:
+    """As in every experiment; labels say too what the results say of the test meshes and the configuration does not."""
+    labelled = []
+    for run in reports._labelled(found, {}, MODELS):
+        parts = [run.label]
+        if _orientation(run) != _configured(run):
+            parts.append(f"tested {_orientation(run)}")
+        if _is_synthetic(run):
+            parts.append("synthetic vessels")
+        labelled.append(replace(run, label=", ".join(parts)))
+    return labelled
+
+
+def _compare(found: list[Run], notes: list[str]) -> None:
+    """Note where the results of runs are not what their configuration says, or not of the paper's data."""
+    if any(map(_is_synthetic, found)):
+        some = "the" if all(map(_is_synthetic, found)) else "some"
+        notes.append(
+            f"{some} vessels are synthetic and not the paper's: errors on them cannot be compared with "
+            "the paper's numbers"
+        )
+    for run in found:
+        if _orientation(run) != _configured(run):
+            notes.append(
+                f"{run.folder} was configured with {_configured(run)} orientations, its results are "
+                f"on {_orientation(run)} ones"
+            )
+        wanted = run.config.data.train_samples
+        if wanted and run.samples != wanted:
+            notes.append(
+                f"{run.folder} was configured with {wanted:,} training meshes, its results say "
+                f"{run.samples:,}"
+            )
+
+
+def _configured(run: Run) -> str:
+    return str(run.config.data.options.get("orientation", "random"))
+
+
+def _orientation(run: Run) -> str:
+    """That of the meshes it was tested on."""
+    found = run.summary["results"]["test"].get("orientation")
+    return found if isinstance(found, str) else _configured(run)
+
+
+def _is_synthetic(run: Run) -> bool:
+    return run.summary["results"]["test"].get("synthetic") is True
+
+
 # ---- numbers ----
 
 
 def _groups(found: list[Run]) -> list[dict[str, Any]]:
-    """As of every experiment, with the model and the orientation of each."""
+    """As of every experiment, with the model of each and its kind of test meshes."""
     groups = reports._groups(found, SETS, METRICS)
     for group in groups:
         run = next(run for run in found if run.label == group["label"])
         group["model"] = run.config.model.name
-        group["orientation"] = run.config.data.options.get("orientation", "random")
+        group["orientation"] = _orientation(run)
+        group["synthetic"] = _is_synthetic(run)
     return groups
 
 
@@ -132,13 +186,21 @@ def _per_mesh(run: Run) -> dict[str, float]:
 
 def _commands(found: list[Run]) -> str:
     """A script that makes the runs and the report again; the data are the user's."""
-    lines = ["# the prepared meshes lie in data/arteries"]
+    usual = runs.defaults("arteries").data.folder
+    folders = dict.fromkeys(run.config.data.folder for run in found)
+    lines = [f"# the prepared meshes lie in {', '.join(map(shlex.quote, folders))}"]
+    times: Counter[str] = Counter()
     for run in found:
         name = re.sub("[^a-z0-9]+", "-", run.label.lower()).strip("-")
+        name = f"{name}-{run.samples}-{run.config.seed}"
+        times[name] += 1  # runs may differ in their data only
+        name += f"-{times[name]}" if times[name] > 1 else ""
         own = [f"seed={run.config.seed}", f"data.train_samples={run.config.data.train_samples}"]
+        if run.config.data.folder != usual:
+            own.append(shlex.quote(f"data.folder={run.config.data.folder}"))
         options = own + [shlex.quote(x) for x in reports.assignments(run.config)]
         lines.append(
-            f"flashgatr train arteries --folder runs/{name}-{run.samples}-{run.config.seed}"
+            f"flashgatr train arteries --folder runs/{name}"
             + "".join(f" \\\n    --set {option}" for option in options)
         )
     return "\n".join([*lines, "flashgatr report runs --out report"])
@@ -152,12 +214,16 @@ def _pictures(found: list[Run], report: dict[str, Any]) -> dict[str, bytes]:
     labels = list(dict.fromkeys(run.label for run in found))
     curve_of = reports._curve
     walls = cache(lambda: _walls(found))
+    synthetic = all(map(_is_synthetic, found))
+    errors = _histograms(found)
     makers: dict[str, Callable[[], bytes]] = {
-        "figure.png": lambda: pictures.against_meshes(report["groups"], labels, REFERENCE),
+        "figure.png": lambda: pictures.against_meshes(
+            report["groups"], labels, None if synthetic else REFERENCE
+        ),
         "curves.png": lambda: drawing.curves(
             [curve_of(run) for run in found], labels, "meshes", "mean ε, %"
         ),
-        "histograms.png": lambda: pictures.histograms(_histograms(found), labels),
+        "histograms.png": lambda: pictures.histograms(errors, labels),
         "scatter.png": lambda: pictures.scatter(walls(), labels),
         "maps.png": lambda: pictures.maps(walls(), labels),
     }
@@ -167,6 +233,10 @@ def _pictures(found: list[Run], report: dict[str, Any]) -> dict[str, bytes]:
             drawn[name] = draw()
         except reports._BAD_INPUT as error:
             report["notes"].append(f"{name} was not drawn: {error}")
+    if len(errors) > pictures.MOST_PANELS:
+        report["notes"].append(
+            f"histograms.png shows the first {pictures.MOST_PANELS} of {len(errors)} models"
+        )
     return drawn
 
 
@@ -185,30 +255,29 @@ def _histograms(found: list[Run]) -> dict[str, list[float]]:
 
 def _walls(found: list[Run]) -> list[Wall]:
     """Test meshes on which the best GATr is good and bad, with its predictions and the best Transformer's."""
-    best: dict[str, Run] = {}
-    for run in sorted(found, key=_error):
-        if _error(run) < math.inf and (run.folder / "model").is_dir():
-            best.setdefault(run.config.model.name, run)
-    if "gatr" not in best:
+    able = [run for run in found if _error(run) < math.inf and (run.folder / "model").is_dir()]
+    able.sort(key=_error)
+    best = next((run for run in able if run.config.model.name == "gatr"), None)
+    if best is None:
         raise LoadError("there is no GATr run with its trained model")
-    chosen = [best[name] for name in ("gatr", "transformer") if name in best]
-    errors = {k: x for k, x in _per_mesh(best["gatr"]).items() if math.isfinite(x)}
+    others = [run for run in able if run.config.model.name == "transformer"]
+    others = [run for run in others if _is_synthetic(run) == _is_synthetic(best)][:1]
+    errors = {k: x for k, x in _per_mesh(best).items() if math.isfinite(x)}
     if not errors:
-        raise LoadError(f"{best['gatr'].folder} does not say its error on every mesh")
+        raise LoadError(f"{best.folder} does not say its error on every mesh")
     order = sorted(errors, key=errors.__getitem__)
     titles: dict[str, str] = {}
     for title, quantile in SHOWN_WALLS.items():
         name = order[round(quantile * (len(order) - 1))]
         titles.setdefault(name, f"{title}: {errors[name]:.1f} %")
-    walls: dict[str, Wall] = {}
-    for run in chosen:
-        for name, wall in _predicted(run, titles).items():
-            if name in walls:
-                walls[name].predictions.update(wall.predictions)
-            else:
-                walls[name] = wall
+    walls = _predicted(best, titles)
     if not walls:
-        raise LoadError(f"the meshes of {best['gatr'].folder} are not in its data folder")
+        raise LoadError(f"the meshes of {best.folder} are not in its data folder")
+    for run in others:
+        for name, wall in _predicted(run, titles).items():
+            same = name in walls and np.array_equal(wall.mesh.position, walls[name].mesh.position)
+            if same:  # and not another mesh of that name
+                walls[name].predictions.update(wall.predictions)
     return [walls[name] for name in titles if name in walls]
 
 
@@ -219,7 +288,7 @@ def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
     options = Options.read(run.config.data.options)
     every = data.load(run.config.data.folder, "test", division=options.division)
     meshes = [mesh for mesh in every if mesh.name in titles]
-    turns = orientations(meshes, options.orientation)
+    turns = orientations(meshes, _orientation(run))
     turned = [orientation.turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
     return {
         mesh.name: Wall(titles[mesh.name], mesh, {run.label: found.numpy() @ turn})

@@ -17,7 +17,7 @@ from .. import registry
 from ..config import ConfigError, RunConfig, suggest
 from ..hashing import hash_of
 from . import LABEL_SCALE, models, orientation
-from .data import choose, load
+from .data import choose, load, scan
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
 from .packed import Batch, Packed, pack, sent, turns
@@ -222,6 +222,9 @@ class ArteryTask:
         about: dict[str, Any] = {"orientation": self.options.orientation}
         with suppress(ArteryError):  # elsewhere there may be nothing to train on
             about["train_meshes"] = self._choose("train")
+        with suppress(ArteryError):  # meshes need not come from files
+            if any(header.get("synthetic") for header in scan(self.folder).headers.values()):
+                about["synthetic"] = True
         results: dict[str, dict[str, Any]] = {"test": summarise(errors) | about}
         with suppress(ArteryError):
             self._choose("val")
