@@ -147,6 +147,8 @@ REFUSED = {
     "e.obj": (b"v 0 0 1e30\nv 1 0 0\nv 0 1 0\nf 1 2 3\n", "1e\\+30 from the origin"),
     "c.obj": (b"v 0 0 0\nv 1 0 0\nf 1 2\n", "fewer than three nodes"),
     "d.obj": (b"v 0 0 0\nv 1 0 0\nv 0 1 0\nf 0 1 2\n", "counted from 1"),
+    "f.obj": (b"v 0 0 0\nv 1 0 0\nf 1 2 3\nv 0 1", "node 3 of 3 has 2 coordinates, expected 3"),
+    "d.stl": (b"solid\nvertex 0 0 0\nvertex 1 0 0\nvertex 0", "node 3 of 3 has 1 coordinates"),
     "a.ply": (b"plywood", "header"),
     "b.ply": (b"ply\nformat wood 1.0\nend_header\n", "format is 'wood'"),
     "c.ply": (meshfiles.ply(CUBE, [(0, 1, 2)])[:-4], "ends too early"),
@@ -173,6 +175,23 @@ def test_what_is_no_surface_is_refused_with_a_reason(name, tmp_path):
     with pytest.raises(ArteryError, match=message) as caught:
         formats.read(tmp_path / name)
     assert str(tmp_path / name) in str(caught.value)
+
+
+def test_a_required_array_that_is_missing_is_an_error_that_names_those_there_are(tmp_path):
+    fields = {"mine": CUBE, "yours": CUBE}
+    text = meshfiles.vtk(CUBE, [(0, 1, 2)], fields=fields).decode()
+    at_cells = "<CellData><DataArray type='Int8' Name='area'>1</DataArray></CellData><Points>"
+    file = tmp_path / "a.vtp"
+    file.write_text(text.replace("<Points>", at_cells))
+    assert formats.read(file, "area")[2] is None
+    np.testing.assert_array_equal(formats.read(file, "yours", required=True)[2], CUBE)
+    with pytest.raises(ArteryError, match=r"his is not there, .* there are: mine, yours"):
+        formats.read(file, "his", required=True)
+    with pytest.raises(ArteryError, match=r"area is an array at its cells, .*: mine, yours"):
+        formats.read(file, "area", required=True)
+    file = written(tmp_path, "binary.stl")
+    with pytest.raises(ArteryError, match="stl files have no point arrays such as mine"):
+        formats.read(file, "mine", required=True)
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -1,5 +1,6 @@
 """From a mesh file to the stress on its wall."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 from flashgatr import io
 from flashgatr.experiments import cli, registry, runs
-from flashgatr.experiments.arteries import models, surface, vessel
+from flashgatr.experiments.arteries import drawn, models, surface, vessel, vtkxml
 from flashgatr.experiments.arteries import predict as prediction
 from flashgatr.experiments.arteries.formats import read as read_file
 from flashgatr.experiments.arteries.mesh import ArteryError
@@ -188,12 +189,64 @@ def test_a_vessel_without_extensions_gets_them_and_is_seen_as_in_training(
     assert change < 0.05 * np.linalg.norm(expected.wss[theirs])
 
 
+def test_written_distances_begin_at_the_inlet_of_the_file(
+    model, raw, expected, tmp_path, monkeypatch
+):
+    again = found(model, tmp_path, raw.position, bare(raw), "0 0 0")
+    first = again.position[:, 0] < 0.1
+    assert np.abs(again.geodesic[first]).max() < 0.15  # cm
+    assert again.mesh.geodesic[first].min() > 1.5  # the model's begin at the added extension
+    monkeypatch.setattr(drawn, "picture", lambda prediction: b"")
+    prediction.save(again, tmp_path / "out")
+    written = read_file(tmp_path / "out" / "a.vtp", "geodesic")[2][:, 0]
+    np.testing.assert_array_equal(written, again.geodesic)
+    np.testing.assert_array_equal(expected.geodesic, expected.mesh.geodesic)
+
+
+def cut_notes(vessel):
+    return [note for note in vessel.notes if "left out" in note]
+
+
+def test_nodes_that_are_cut_off_are_counted_in_a_note(raw, inlet, expected, tmp_path):
+    gone = raw.nodes - expected.mesh.nodes
+    told = f"{gone:,} of 1,922 nodes are left out; --extensions keep keeps all but the caps"
+    assert cut_notes(expected.vessel) == [f"flow extensions were cut off at both ends: {told}"]
+    file = tmp_path / "a.vtp"
+    file.write_bytes(meshfiles.vtk(raw.position, raw.face))
+    assert cut_notes(vessel.read(file, inlet=inlet)) == [
+        f"flow extensions were cut off at end 1, 2: {told}"
+    ]
+    for extensions in ("keep", "add"):
+        assert not cut_notes(vessel.read(file, inlet=inlet, extensions=extensions))
+    centre = raw.position[raw.face].mean(axis=1)
+    file.write_bytes(meshfiles.vtk(raw.position, raw.face[centre[:, 0] < 4.15]))  # no outlet
+    (note,) = cut_notes(vessel.read(file, inlet=inlet))
+    assert re.search(r"cut off at end [12]: \d+ of ", note)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+def test_the_files_nodes_are_never_cut_where_an_extension_was_added(factor, tmp_path, monkeypatch):
+    mesh = tube(around=12, length=35.0, bend=0.0)  # more edges than the usual time step can pass
+    face = mesh.face[np.ptp(mesh.position[mesh.face][:, :, 0], axis=1) > 0]  # without its caps
+    (tmp_path / "a.vtp").write_bytes(meshfiles.vtk(mesh.position, face))
+    true = vessel.geodesics
+    monkeypatch.setattr(vessel, "geodesics", lambda *arguments: factor * true(*arguments))
+    seen = vessel.read(tmp_path / "a.vtp", inlet="0 0 0", extensions="add")
+    assert sum(seen.origin >= 0) == len(np.unique(face))
+    assert not cut_notes(seen)
+    if factor == 1:
+        own = seen.mesh.geodesic[seen.origin >= 0]
+        assert np.ptp(own) == pytest.approx(35, rel=0.03)
+
+
 def test_keeping_leaves_out_the_caps_alone(model, raw, inlet, tmp_path):
     again = found(model, tmp_path, raw.position, raw.face, inlet, extensions="keep")
     rims = 2 * 16
     assert again.mesh.nodes == raw.nodes - 2 * len(raw.inlet) + rims
     with pytest.raises(ArteryError, match=r"nothing is left.*--extensions add"):
         found(model, tmp_path, raw.position, bare(raw, 2.0), "0 0 0", extensions="cut")
+    with pytest.raises(ArteryError, match=r"nothing is left.*--extensions add$"):
+        found(model, tmp_path, raw.position, bare(raw, 0.5), "0 0 0", extensions="keep")
 
 
 @pytest.mark.parametrize("extensions", ["auto", "add", "cut"])
@@ -258,6 +311,16 @@ def test_ends_of_one_size_must_be_told_apart(model, raw, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("move", "told"), [(-0.1, "at 0.000 0.000 0.000"), (1e6, "at 1000006.100 0.000 0.000")]
+)
+def test_ends_are_listed_to_the_precision_that_matters(move, told, model, tmp_path):
+    mesh = wedge_tube()
+    position = mesh.position + np.array([move, -1e-18, 1e-18])
+    with pytest.raises(ArteryError, match=f"{told}(;|$)"):
+        found(model, tmp_path, position, mesh.face, "left")
+
+
+@pytest.mark.parametrize(
     ("factor", "scale", "message"),
     [
         (0.1, "cm", "diameter of 0.0361 cm"),
@@ -288,6 +351,13 @@ def repaired(what, raw):
         return position, np.concatenate([face, face[5:9]]), "4 faces were there twice"
     if what == "flat":
         return position, np.concatenate([face, [[3, 3, 9]]]), "1 faces had a node twice"
+    if what == "double":
+        both = np.concatenate([position, position[:50]])
+        return (
+            both,
+            np.where(face < 50, face + raw.nodes, face),
+            "50 double nodes were merged, 1,922",
+        )
     if what == "unused":
         return np.concatenate([position, [[9, 9, 9]]]), face, "1 nodes belong to no face"
     assert what == "hole"
@@ -295,7 +365,7 @@ def repaired(what, raw):
     return position, np.delete(face, middle, axis=0), "1 small holes were closed"
 
 
-@pytest.mark.parametrize("what", ["inward", "mixed", "twice", "flat", "unused", "hole"])
+@pytest.mark.parametrize("what", ["inward", "mixed", "twice", "flat", "double", "unused", "hole"])
 def test_small_faults_are_put_right_and_said(what, model, raw, inlet, expected, tmp_path):
     position, face, note = repaired(what, raw)
     again = found(model, tmp_path, position, face, inlet)
@@ -310,7 +380,16 @@ def spoilt(what, raw):
         return fin, np.concatenate([face, [[*face[100, :2], len(position)]]]), "more than two faces"
     if what == "pieces":
         both = np.concatenate([position, position + np.float32(9)])
-        return both, np.concatenate([face, face + len(position)]), "2 pieces of 1,922, 1,922 nodes"
+        return (
+            both,
+            np.concatenate([face, face + len(position)]),
+            "2 pieces of 1,922, 1,922 nodes.*largest",
+        )
+    if what == "soup":
+        corners = position[face].reshape(-1, 3).astype(np.float64)
+        noise = 1e-7 * np.random.default_rng(0).normal(size=corners.shape)
+        advice = r"3,840 pieces of .*clean\(tolerance=[78]e-04\)"
+        return corners + noise, np.arange(len(corners)).reshape(-1, 3), advice
     if what == "touching":
         both = np.concatenate([position, position + (position[40] - position[1000])])
         return both, np.concatenate([face, face + len(position)]), "touches itself"
@@ -324,7 +403,7 @@ def spoilt(what, raw):
     return point, mesh.face, "it has 1 ends"
 
 
-@pytest.mark.parametrize("what", ["fin", "pieces", "touching", "tiny", "round"])
+@pytest.mark.parametrize("what", ["fin", "pieces", "soup", "touching", "tiny", "round"])
 def test_what_is_no_vessel_is_refused(what, model, raw, tmp_path):
     position, face, message = spoilt(what, raw)
     with pytest.raises(ArteryError, match=message) as caught:
@@ -381,10 +460,55 @@ def test_the_command_writes_a_file_and_a_picture_and_says_what_it_found(run, exp
     assert "is the mesh itself" in str(done.exception)
 
 
+def test_only_predictions_are_overwritten(run, raw, tmp_path):
+    file, image = tmp_path / "sample_0001.vtp", tmp_path / "sample_0001.png"
+    for mine, other in ((file, image), (image, file)):
+        mine.write_bytes(b"mine")
+        done = invoke("arteries", run, SAMPLE, "--out", tmp_path)
+        assert f"{mine} is there" in str(done.exception)
+        assert "choose another folder with --out" in str(done.exception)
+        assert mine.read_bytes() == b"mine"
+        assert not other.exists()
+        mine.unlink()
+    file.write_bytes(vtkxml.write(raw.position, raw.face, {}))  # as an earlier prediction
+    assert b"flashgatr" in file.read_bytes()[:100]
+    assert prediction.targets(tmp_path, "sample_0001", SAMPLE) == [file, image]
+
+
+def test_a_file_is_no_folder_to_write_to(run, tmp_path):
+    (tmp_path / "a").write_bytes(b"mine")
+    for out in (tmp_path / "a", tmp_path / "a" / "below"):
+        with pytest.raises(ArteryError, match=f"--out must be a folder, but {tmp_path}/a is a"):
+            prediction.run(run, tmp_path / "none.stl", out)  # at once: nobody looked at the mesh
+
+
+def test_a_reference_that_was_asked_for_must_be_there(raw, inlet, tmp_path):
+    file = tmp_path / "a.vtp"
+    file.write_bytes(meshfiles.vtk(raw.position, raw.face, fields={"stress": raw.wss}))
+    assert vessel.read(file, inlet=inlet).mesh.wss is None
+    assert vessel.read(file, inlet=inlet, reference="stress").mesh.wss is not None
+    with pytest.raises(ArteryError, match=r"wss is not there, .* there are: stress"):
+        vessel.read(file, inlet=inlet, reference="wss")
+    with pytest.raises(ArteryError, match=r"--reference goes with .vtp and .vtu files"):
+        vessel.read(SAMPLE, reference="stress")
+
+
+def test_published_files_say_the_same_as_others(raw, tmp_path):
+    kept = vessel.read(SAMPLE, extensions="keep")
+    assert kept.inlet in ("end 1, the file's", "end 2, the file's")
+    for seen in (kept, vessel.read(SAMPLE)):
+        assert any("its edges are 0.0" in note for note in seen.notes)
+
+
 def test_a_database_needs_the_name_of_a_sample(run, raw, tmp_path):
     for name in ("sample_0001", "sample_0002"):
         write_raw(tmp_path / f"{name}.hdf5", replace(raw, wss=None))
-    assert "say which" in str(invoke("arteries", run, tmp_path).exception)
+    assert "such as --sample sample_0001" in str(invoke("arteries", run, tmp_path).exception)
+    (tmp_path / "below").mkdir()
+    for name in ("../sample_0001", "sample_0003"):
+        wrong = invoke("arteries", run, tmp_path, "--sample", name, "-o", tmp_path / "out")
+        listed = f"no sample {name!r}; --sample must be one of sample_0001, sample_0002"
+        assert listed in str(wrong.exception)
     done = invoke("arteries", run, tmp_path, "--sample", "sample_0002", "-o", tmp_path / "out")
     assert "sample_0002.vtp" in done.output
     assert "ε" not in done.output  # without labels

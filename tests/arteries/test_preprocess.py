@@ -77,6 +77,51 @@ def test_distances_grow_with_the_length_of_a_straight_tube():
     assert abs(found[wall] - start - slope * mesh.position[wall, 0]).max() < 0.03
 
 
+@pytest.mark.parametrize(("length", "edges"), [(75.0, 500), (160.0, 1000)])
+@pytest.mark.parametrize("method", ["potpourri3d", "scipy"])
+def test_distances_grow_to_the_end_of_a_mesh_of_many_edges(method, length, edges):
+    if method == "potpourri3d":
+        pytest.importorskip("potpourri3d")
+    mesh = tube(around=6, length=length, bend=0.0, jitter=0.0)
+    farthest, edge = preprocess._farthest(mesh.position, mesh.face, mesh.inlet)
+    assert farthest / edge > edges
+    found, x = geodesics(mesh.position, mesh.face, mesh.inlet, method), mesh.position[:, 0]
+    assert 0.97 * length < found.max() < 1.02 * length
+    end = (x > 0.9 * length) & (x < 0.99 * length)
+    assert abs(np.polyfit(x[end], found[end], 1)[0] - 1) < 0.05
+
+
+@pytest.mark.parametrize("method", ["potpourri3d", "scipy"])
+def test_meshes_of_fewer_edges_get_the_published_time_step(method, monkeypatch):
+    if method == "potpourri3d":
+        pytest.importorskip("potpourri3d")
+    mesh = tube(around=12, length=20.0)
+    farthest, edge = preprocess._farthest(mesh.position, mesh.face, mesh.inlet)
+    assert 230 < farthest / edge < preprocess.LIMIT
+    before = geodesics(mesh.position, mesh.face, mesh.inlet, method)
+    monkeypatch.setattr(preprocess, "LIMIT", np.inf)
+    assert np.array_equal(geodesics(mesh.position, mesh.face, mesh.inlet, method), before)
+    monkeypatch.setattr(preprocess, "LIMIT", 100.0)
+    assert not np.array_equal(geodesics(mesh.position, mesh.face, mesh.inlet, method), before)
+
+
+def test_distances_that_do_not_reach_the_end_are_refused(monkeypatch):
+    pytest.importorskip("potpourri3d")
+    mesh = tube(around=6, length=100.0, bend=0.0, jitter=0.0)
+    monkeypatch.setattr(preprocess, "LIMIT", np.inf)
+    with pytest.raises(ArteryError, match=r"its farthest node is about 100 cm away"):
+        geodesics(mesh.position, mesh.face, mesh.inlet, "potpourri3d")
+
+
+def test_flat_triangles_whose_edges_run_in_zigzag_are_no_reason_to_refuse():
+    mesh = tube(around=18, length=20.0, bend=0.0)
+    position = mesh.position * np.float32([0.3, 1, 1])
+    farthest, _ = preprocess._farthest(position, mesh.face, mesh.inlet)
+    found = geodesics(position, mesh.face, mesh.inlet, "scipy").max()
+    assert found < 0.7 * farthest
+    assert abs(found - 6.1) < 0.2
+
+
 @pytest.mark.parametrize("method", ["potpourri3d", "scipy"])
 def test_extensions_are_cut_off_and_the_margin_masked_as_published(method):
     if method == "potpourri3d":

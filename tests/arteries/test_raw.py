@@ -84,7 +84,7 @@ def test_one_file_needs_no_name_and_labels_are_optional(tmp_path):
         tmp_path / "other.hdf5", mesh, inlet_idcs=None, inlet_idx=mesh.inlet, extra=np.ones(3)
     )
     assert np.array_equal(read_raw(tmp_path / "other.hdf5").inlet, mesh.inlet)
-    with pytest.raises(ArteryError, match="holds 2 samples; say which, such as other"):
+    with pytest.raises(ArteryError, match="holds 2 samples; say which, such as --sample other"):
         read_raw(tmp_path)
 
 
@@ -223,6 +223,10 @@ def test_missing_and_odd_places_are_named(tmp_path):
     write_raw(tmp_path / "sample_0000.hdf5", MESH)
     with pytest.raises(ArteryError, match=r"sample_0001.hdf5: there is no such file"):
         read_raw(tmp_path, "sample_0001")
+    (tmp_path / "below").mkdir()
+    write_raw(tmp_path / "below" / "sample_0002.hdf5", MESH)
+    with pytest.raises(ArteryError, match=r"'\.\./sample_0000' is no name of a sample"):
+        read_raw(tmp_path / "below", "../sample_0000")
     merge(tmp_path, tmp_path / "all.hdf5")
     with pytest.raises(ArteryError, match=r"sample_0009 in .*all.hdf5: there is no such sample"):
         read_raw(tmp_path / "all.hdf5", "sample_0009")

@@ -114,5 +114,5 @@ def test_softened_gravity_without_softening_is_the_released_integrator():
 
 
 def test_options_that_a_model_lacks_are_named():
-    with pytest.raises(ValueError, match="the model 'transformer' has no option 'both_signs'"):
+    with pytest.raises(TypeError, match="the model 'transformer' has no option 'both_signs'"):
         registry.build("nbody", "transformer", {"both_signs": True})

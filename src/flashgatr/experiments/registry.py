@@ -42,4 +42,4 @@ def build(experiment: str, name: str, options: dict[str, Any]) -> nn.Module:
         unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if unknown is None or unknown[1] not in options:
             raise
-        raise ValueError(f"the model {name!r} has no option {unknown[1]!r}") from error
+        raise TypeError(f"the model {name!r} has no option {unknown[1]!r}") from error

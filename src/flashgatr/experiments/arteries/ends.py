@@ -152,7 +152,9 @@ def chosen(found: list[End], wanted: str) -> tuple[int, str]:
 
 
 def described(end: End) -> str:
-    x, y, z = (f"{x:.4g}" for x in end.centre)
+    """In words, its place to a hundredth of its diameter or better."""
+    digits = int(np.clip(2 - np.floor(np.log10(max(end.diameter, 1e-12))), 0, 12))
+    x, y, z = (f"{float(x):.{digits}f}" for x in np.round(end.centre, digits) + 0.0)
     kind = "open" if end.is_open else "capped"
     return f"{kind}, diameter {end.diameter:.3g}, at {x} {y} {z}"
 

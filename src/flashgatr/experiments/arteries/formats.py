@@ -64,8 +64,13 @@ _VOLUMES: dict[int, Faces] = {
 _LINES = {0, 1, 2, 3, 4, 21, 35, 68, 75}  # and points, and nothing at all
 
 
-def read(path: Path, wanted: str | None = None) -> tuple[Array, Array, Array | None]:
-    """Positions (N, 3) float64, triangles (M, 3), and the point array (N, …) called `wanted`, if it is there."""
+def read(
+    path: Path, wanted: str | None = None, *, required: bool = False
+) -> tuple[Array, Array, Array | None]:
+    """Positions (N, 3) float64, triangles (M, 3), and the point array (N, …) called `wanted`, if it is there.
+
+    Where it is `required`, its absence is an error that names the arrays that there are.
+    """
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise ArteryError(
@@ -76,7 +81,7 @@ def read(path: Path, wanted: str | None = None) -> tuple[Array, Array, Array | N
     content = path.read_bytes()
     try:
         with np.errstate(all="ignore"):  # what is not finite is refused below
-            position, face, field = _parsed(kind, content, wanted)
+            position, face, field = _parsed(kind, content, wanted, required)
         _check(position, face)
     except DAMAGE as error:
         what = "" if isinstance(error, ArteryError) else f"it is damaged, or not a {kind} file; "
@@ -84,10 +89,21 @@ def read(path: Path, wanted: str | None = None) -> tuple[Array, Array, Array | N
     return position, face, field
 
 
-def _parsed(kind: str, content: bytes, wanted: str | None) -> tuple[Array, Array, Array | None]:
+def _parsed(
+    kind: str, content: bytes, wanted: str | None, required: bool
+) -> tuple[Array, Array, Array | None]:
     if kind in (".vtp", ".vtu"):
         cells = vtkxml.read(content, (wanted,) if wanted else ())
-        return cells.position, _surface(cells), cells.fields.get(wanted) if wanted else None
+        field = cells.fields.get(wanted) if wanted else None
+        if required and field is None:
+            listed = ", ".join(cells.point_arrays) or "none"
+            what = "is an array at its cells" if wanted in cells.cell_arrays else "is not there"
+            raise ArteryError(
+                f"{wanted} {what}, expected an array at its points; at its points there are: {listed}"
+            )
+        return cells.position, _surface(cells), field
+    if required:
+        raise ArteryError(f"{kind} files have no point arrays such as {wanted}; use .vtp or .vtu")
     reader = {".stl": polygons.stl, ".ply": polygons.ply, ".obj": polygons.obj}[kind]
     position, connectivity, offsets = reader(content)
     return position, _triangles(connectivity, offsets), None

@@ -23,8 +23,7 @@ def stl(content: bytes) -> Polygons:
     else:
         words = content.split()
         places = [k for k, word in enumerate(words) if word.lower() == b"vertex"]
-        rows = [[float(x) for x in words[k + 1 : k + 4]] for k in places]
-        corners = np.array(rows, dtype=np.float64).reshape(-1, 3)
+        corners = _points([[float(x) for x in words[k + 1 : k + 4]] for k in places])
     if len(corners) % 3:
         raise ArteryError(f"it has {len(corners)} corners, expected three for each triangle")
     return corners.astype(np.float64), np.arange(len(corners)), np.arange(0, len(corners) + 1, 3)
@@ -43,7 +42,17 @@ def obj(content: bytes) -> Polygons:
             if 0 in numbers:
                 raise ArteryError("a face names node 0, but they are counted from 1")
             faces.append([k - 1 if k > 0 else len(position) + k for k in numbers])
-    return np.array(position, dtype=np.float64).reshape(-1, 3), *_joined(faces)
+    return _points(position), *_joined(faces)
+
+
+def _points(rows: list[list[float]]) -> Array:
+    short = next((k for k, row in enumerate(rows) if len(row) < 3), None)
+    if short is not None:
+        raise ArteryError(
+            f"node {short + 1} of {len(rows)} has {len(rows[short])} coordinates, expected 3; is the "
+            "end of the file missing?"
+        )
+    return np.array(rows, dtype=np.float64).reshape(-1, 3)
 
 
 def _joined(faces: list[list[int]]) -> tuple[Array, Array]:

@@ -1,7 +1,7 @@
 """`flashgatr predict arteries RUN MESH`: the stress on the wall of a vessel, as a .vtp file for ParaView and a picture.
 
 The file has the nodes of the vessel's wall, in the units and at the place of the mesh, with: wss (vectors, dyn/cm²),
-wss_magnitude, geodesic (cm from the inlet), inside (1: at least a diameter from where the model's view ends), and for a mesh
+wss_magnitude, geodesic (cm from the mesh's inlet), inside (1: at least a diameter from where the model's view ends), and for a mesh
 with labels wss_reference and wss_error.
 """
 
@@ -43,6 +43,11 @@ class Prediction:
     @property
     def magnitude(self) -> Array:
         return np.asarray(np.linalg.norm(self.wss, axis=1))
+
+    @property
+    def geodesic(self) -> Array:
+        """Distances (N,) from the inlet of the file's mesh, cm; the model's may begin at an extension that was added."""
+        return np.asarray(self.mesh.geodesic - np.float32(self.vessel.start))
 
     def rows(self) -> list[tuple[str, str]]:
         """What was found, in words."""
@@ -119,20 +124,40 @@ def save(prediction: Prediction, folder: Path, source: Path | None = None) -> li
     fields = {
         "wss": prediction.wss,
         "wss_magnitude": prediction.magnitude,
-        "geodesic": mesh.geodesic,
+        "geodesic": prediction.geodesic,
         "inside": mesh.mask.astype(np.uint8),
     }
     if mesh.wss is not None:
         fields[REFERENCE] = mesh.wss
         fields["wss_error"] = np.linalg.norm(prediction.wss - mesh.wss, axis=1)
+    files = targets(folder, mesh.name, source)
     folder.mkdir(parents=True, exist_ok=True)
-    files = [folder / f"{mesh.name}{suffix}" for suffix in (".vtp", ".png")]
-    if source is not None and files[0].exists() and source.exists() and files[0].samefile(source):
-        raise ArteryError(f"{files[0]} is the mesh itself; choose another folder with --out")
     assert mesh.face is not None
     _write(files[0], vtkxml.write(prediction.position, mesh.face, fields))
     _write(files[1], picture(prediction))
     return files
+
+
+def targets(folder: Path, name: str, source: Path | None = None) -> list[Path]:
+    """FOLDER/NAME.vtp and FOLDER/NAME.png, if writing them destroys nothing but an earlier prediction."""
+    require_folder(folder)
+    file, image = (folder / f"{name}{suffix}" for suffix in (".vtp", ".png"))
+    other = "choose another folder with --out"
+    if source is not None and file.exists() and source.exists() and file.samefile(source):
+        raise ArteryError(f"{file} is the mesh itself; {other}")
+    if not file.exists():
+        if image.exists():
+            raise ArteryError(f"{image} is there without a prediction beside it; {other}")
+    elif not (file.is_file() and vtkxml.is_ours(file)):
+        raise ArteryError(f"{file} is there and not a prediction by this command; {other}")
+    return [file, image]
+
+
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that cannot be made because a file has its name."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise ArteryError(f"--out must be a folder, but {there} is a file")
 
 
 def run(
@@ -145,7 +170,9 @@ def run(
     **options: Any,
 ) -> tuple[Prediction, list[str], list[Path]]:
     """Everything: the prediction, what to know about it, and the files that were written."""
+    require_folder(out)
     vessel = read_vessel(file, **options)
+    targets(out, vessel.mesh.name, file)
     model, config = load(folder, device=device, both_signs=both_signs)
     notes = list(vessel.notes)
     if not moves_along(model):

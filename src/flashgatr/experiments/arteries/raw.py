@@ -82,12 +82,16 @@ def sample_names(path: PathLike) -> list[str]:
 
 
 def read_raw(path: PathLike, name: str | None = None) -> RawMesh:
-    """One sample, checked. Without a name, `path` must hold just one."""
+    """One sample, checked. Without a name, `path` must hold just one. A name is that of a file in a folder, never a path."""
     if name is None:
         names = sample_names(path)
         if len(names) != 1:
-            raise ArteryError(f"{path} holds {len(names)} samples; say which, such as {names[0]}")
+            raise ArteryError(
+                f"{path} holds {len(names)} samples; say which, such as --sample {names[0]}"
+            )
         name = names[0]
+    if Path(name).name != name:
+        raise ArteryError(f"{name!r} is no name of a sample in {path}")
     place, group = _place(path), ""
     if place.is_dir():
         there = [place / f"{name}{suffix}" for suffix in SUFFIXES]

@@ -12,6 +12,7 @@ import numpy as np
 from .mesh import Array, ArteryError
 
 FEWEST, MOST = 100, 200_000  # nodes
+MANY = 10  # pieces; more are faces that do not share their nodes
 DECIMATE = (
     "make it coarser, with ParaView's filter Decimate or pyvista.read(file).decimate(0.9).save(…); "
     "the training meshes have about 6,000 nodes"
@@ -28,10 +29,12 @@ class Surface:
     notes: list[str] = field(default_factory=list)
 
 
-def cleaned(position: Array, face: Array, wss: Array | None = None) -> Surface:
-    """A surface as read, or an error that says what is wrong with it."""
+def cleaned(
+    position: Array, face: Array, wss: Array | None = None, *, repeats: bool = False
+) -> Surface:
+    """A surface as read, or an error that says what is wrong with it. `repeats`: its format repeats nodes, as STL does."""
     surface = Surface(np.asarray(position, np.float64), np.asarray(face, np.int64), wss)
-    surface = _without_waste(_merged(surface))
+    surface = _without_waste(_merged(surface, repeats))
     count = len(surface.position)
     if count < FEWEST:
         raise ArteryError(
@@ -43,15 +46,20 @@ def cleaned(position: Array, face: Array, wss: Array | None = None) -> Surface:
     return _outward(surface)
 
 
-def _merged(surface: Surface) -> Surface:
+def _merged(surface: Surface, repeats: bool) -> Surface:
     """Nodes at one place become one, in the order in which they come first."""
     _, first, number = np.unique(surface.position, axis=0, return_index=True, return_inverse=True)
     if len(first) == len(surface.position):
         return surface
+    double = len(surface.position) - len(first)
+    notes = list(surface.notes)
+    if not repeats:
+        notes.append(f"{double:,} double nodes were merged, {len(first):,} are left")
     order = np.argsort(first)
     rank = np.empty(len(first), np.int64)
     rank[order] = np.arange(len(first))
-    return _taken(replace(surface, face=rank[number.reshape(-1)[surface.face]]), first[order])
+    face = rank[number.reshape(-1)[surface.face]]
+    return _taken(replace(surface, face=face, notes=notes), first[order])
 
 
 def _taken(surface: Surface, nodes: Array) -> Surface:
@@ -98,9 +106,16 @@ def _require_one_piece(surface: Surface) -> None:
     if pieces > 1:
         sizes = sorted(np.bincount(piece).tolist(), reverse=True)
         shown = ", ".join(f"{size:,}" for size in sizes[:4]) + (", …" if len(sizes) > 4 else "")
+        advice = "keep one of them, such as with pyvista.read(file).extract_largest().save(…)"
+        if pieces > MANY:
+            corners = surface.position[face]
+            edge = float(np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=-1).mean())
+            advice = (
+                "its faces hardly share nodes, so merge those that are close, such as with "
+                f"pyvista.read(file).clean(tolerance={0.01 * edge:.0e}).save(…)"
+            )
         raise ArteryError(
-            f"it falls into {pieces} pieces of {shown} nodes, expected one vessel; keep one of them, "
-            "such as with pyvista.read(file).extract_largest().save(…)"
+            f"it falls into {pieces:,} pieces of {shown} nodes, expected one vessel; {advice}"
         )
     # Corner k of face m is 3m + k; corners of one node are linked where their faces share an edge.
     one, other, same = _neighbours(face, count)

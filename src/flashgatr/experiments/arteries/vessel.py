@@ -42,6 +42,9 @@ class Vessel:
     inlet: str
     unit: str
     notes: list[str]
+    start: float = (
+        0.0  # the mesh's geodesic at the file's inlet, behind an extension that was added
+    )
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ class _Closed:
     origin: Array  # (N,)
     is_cap: Array  # (N,) inside a cap, off its rim
     far: Array  # (N,) added, more than a diameter from the vessel
+    joint: Array  # nodes of the file's inlet to which an extension was added, or none
+    is_added: tuple[bool, bool] = (False, False)  # extensions at the inlet, at another end
 
 
 def read(
@@ -75,10 +80,17 @@ def read(
             raise ArteryError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
     if not path.exists():
         raise ArteryError(f"there is no {path}")
+    given = reference != REFERENCE  # by the user; its absence is an error then
     published = path.is_dir() or path.suffix.lower() in raw.SUFFIXES
     if sample is not None and not published:
         raise ArteryError(f"--sample goes with HDF5 files of several samples, not with {path.name}")
+    told = ""
     if published:
+        if given and reference != "wss":
+            raise ArteryError(
+                f"--reference goes with .vtp and .vtu files; {path.name} has its labels as wss"
+            )
+        _require_sample(path, sample)
         found = raw.read_raw(path, sample)
         name, index = found.name, found.index
         with _about(path, name):
@@ -87,13 +99,23 @@ def read(
             surface = cleaned(found.position, found.face, found.wss)
             if inlet == "auto":
                 inlet = " ".join(map(str, found.position[found.inlet].astype(np.float64).mean(0)))
+                told = "the file's"
     else:
         name, index = path.stem, -1
-        position, face, labels = formats.read(path, reference)
+        position, face, labels = formats.read(path, reference, required=given)
         with _about(path, name):
-            surface = cleaned(position, face, _vectors(reference, labels))
+            repeats = path.suffix.lower() == ".stl"
+            surface = cleaned(position, face, _vectors(reference, labels), repeats=repeats)
     with _about(path, name):
-        return _vessel(surface, name, index, inlet, scale, extensions, method)
+        return _vessel(surface, name, index, inlet, told, scale, extensions, method)
+
+
+def _require_sample(path: Path, sample: str | None) -> None:
+    """Refuse names that are not listed; they name the output, too."""
+    names = raw.sample_names(path) if sample is not None else []
+    if sample is not None and sample not in names:
+        shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        raise ArteryError(f"{path} has no sample {sample!r}; --sample must be one of {shown}")
 
 
 @contextmanager
@@ -120,16 +142,25 @@ def _published(found: raw.RawMesh, scale: str, method: str) -> Vessel:
     unit, notes = _unit(diameter, scale)
     exact = UNITS[unit] * found.position.astype(np.float64)
     no = np.zeros(found.nodes, bool)
-    closed = _Closed(exact, found.face, found.inlet, everything, no, no)
-    mesh, keep = _inputs(closed, found.name, found.index, True, method)
+    closed = _Closed(exact, found.face, found.inlet, everything, no, no, everything[:0])
+    mesh, keep, _ = _inputs(closed, found.name, found.index, True, method)
+    notes += [*_left_out("both ends", found.nodes, mesh.nodes), *_resolution(mesh)]
     mesh = replace(mesh, wss=None if found.wss is None else found.wss[keep])
     place = found.position[keep].astype(np.float64)
     return Vessel(mesh, everything[keep], place, "the file's", unit, notes)
 
 
 def _vessel(
-    surface: Surface, name: str, index: int, inlet: str, scale: str, extensions: str, method: str
+    surface: Surface,
+    name: str,
+    index: int,
+    inlet: str,
+    told: str,
+    scale: str,
+    extensions: str,
+    method: str,
 ) -> Vessel:
+    """`told`: who says where the inlet is, if not the user."""
     found, holes = ends(surface.position, surface.face)
     if len(found) < 2:
         raise ArteryError(
@@ -137,6 +168,8 @@ def _vessel(
             "at inlet and outlet, such as with ParaView's filter Clip"
         )
     place, how = chosen(found, inlet)
+    if told:
+        how = f"end {place + 1}, {told}"
     unit, notes = _unit(found[place].diameter, scale)
     notes = [*surface.notes, *notes]
     if inlet == "auto":
@@ -156,12 +189,23 @@ def _vessel(
     if opened:
         notes.append(f"open ends were closed: {', '.join(opened)}")
     closed = _closed(exact, surface.face, in_cm, holes, place, longer)
-    mesh, keep = _inputs(closed, name, index, cut, method)
+    mesh, keep, start = _inputs(closed, name, index, cut, method)
     origin = closed.origin[keep]
+    if cut and (~keep & ~closed.is_cap & (closed.origin >= 0)).any():
+        where = [str(k + 1) for k in range(len(found)) if k not in longer]
+        kept = int((origin >= 0).sum())
+        notes += _left_out(f"end {', '.join(where)}", len(surface.position), kept)
     if surface.wss is not None:
         mesh = replace(mesh, wss=np.where(origin[:, None] >= 0, surface.wss[origin], 0))
     notes += _resolution(mesh)
-    return Vessel(mesh, origin, closed.position[keep] / UNITS[unit], how, unit, notes)
+    return Vessel(mesh, origin, closed.position[keep] / UNITS[unit], how, unit, notes, start)
+
+
+def _left_out(where: str, nodes: int, kept: int) -> list[str]:
+    return [
+        f"flow extensions were cut off at {where}: {nodes - kept:,} of {nodes:,} nodes are left out; "
+        "--extensions keep keeps all but the caps"
+    ]
 
 
 def _unit(diameter: float, scale: str) -> tuple[str, list[str]]:
@@ -262,12 +306,21 @@ def _closed(
     number = np.cumsum(used) - 1
     origin = np.where(np.arange(len(position)) < count, np.arange(len(position)), -1)
     return _Closed(
-        position[used], number[whole], number[inlet], origin[used], is_cap[used], far[used]
+        position[used],
+        number[whole],
+        number[inlet],
+        origin[used],
+        is_cap[used],
+        far[used],
+        number[found[place].rim] if place in longer else inlet[:0],
+        (place in longer, any(k != place for k in longer)),
     )
 
 
-def _inputs(closed: _Closed, name: str, index: int, cut: bool, method: str) -> tuple[Mesh, Array]:
-    """Inputs at the nodes that the models see, and which nodes these are."""
+def _inputs(
+    closed: _Closed, name: str, index: int, cut: bool, method: str
+) -> tuple[Mesh, Array, float]:
+    """Inputs at the nodes that the models see, which nodes these are, and the geodesic at the file's inlet."""
     near = own = closed.position.astype(np.float32)
     if (near != closed.position).any():  # a far mesh would lose its shape
         center = closed.position.mean(axis=0)
@@ -277,22 +330,29 @@ def _inputs(closed: _Closed, name: str, index: int, cut: bool, method: str) -> t
     diameter = inlet_diameter(near, closed.face, closed.inlet)
     normal = normals(near, closed.face)
     geodesic = geodesics(near, closed.face, closed.inlet, method)
-    keep = between(geodesic, CUT * diameter) if cut else ~(closed.is_cap | closed.far)
+    keep = _uncut(closed, geodesic, diameter) if cut else ~(closed.is_cap | closed.far)
     mask = between(geodesic[keep], MARGIN * diameter) if keep.any() else keep
     if not cut and closed.far.any():
         mask = closed.origin[keep] >= 0
     if not mask.any():
         length = float(geodesic.max() - geodesic.min())
-        hint = "; if it has no flow extensions, --extensions add or keep" if cut else ""
+        hint = "; if it has no flow extensions, --extensions add" + (" or keep" if cut else "")
         raise ArteryError(
             f"it is {length:.3g} cm long with an inlet of diameter {diameter:.3g} cm, so that nothing "
             f"is left between its ends{hint}"
         )
     number = np.cumsum(keep) - 1
     face = number[closed.face[keep[closed.face].all(axis=1)]]
-    return Mesh(
-        name, index, own[keep], normal[keep], geodesic[keep], mask, diameter, face=face
-    ), keep
+    mesh = Mesh(name, index, own[keep], normal[keep], geodesic[keep], mask, diameter, face=face)
+    return mesh, keep, float(geodesic[closed.joint].mean()) if len(closed.joint) else 0.0
+
+
+def _uncut(closed: _Closed, geodesic: Array, diameter: float) -> Array:
+    """What is left between extensions. Where one was added, that alone is cut, never the file's nodes."""
+    is_first = geodesic < (geodesic.min() + geodesic.max()) / 2
+    inlet, outlet = closed.is_added
+    is_safe = (closed.origin >= 0) & ((is_first & inlet) | (~is_first & outlet))
+    return np.asarray(between(geodesic, CUT * diameter) | is_safe)
 
 
 def _resolution(mesh: Mesh) -> list[str]:

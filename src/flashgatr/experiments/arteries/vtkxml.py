@@ -12,6 +12,7 @@ import lzma
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from xml.etree import ElementTree
 
@@ -27,6 +28,7 @@ TYPES = {
     if (name, bits) not in (("Float", 8), ("Float", 16))
 }
 SAVE_AGAIN = "open it in ParaView and save it again, or as .ply"
+MARK = "<!-- a prediction by flashgatr, which may replace it by another -->"
 
 
 class _Decompressor(Protocol):
@@ -48,6 +50,8 @@ class Cells:
     offsets: Array  # (cells + 1,)
     types: Array | None  # VTK's number of each cell's kind; None: all are polygons
     fields: dict[str, Array]  # (N, …), what was asked for
+    point_arrays: tuple[str, ...]  # names
+    cell_arrays: tuple[str, ...]
 
 
 def read(content: bytes, wanted: tuple[str, ...] = ()) -> Cells:
@@ -82,7 +86,19 @@ def read(content: bytes, wanted: tuple[str, ...] = ()) -> Cells:
         if kind == "PolyData"
         else np.concatenate([p.types for p in pieces if p.types is not None]),
         fields={name: np.concatenate([p.fields[name] for p in pieces]) for name in names},
+        point_arrays=_in_all([p.point_arrays for p in pieces]),
+        cell_arrays=_in_all([p.cell_arrays for p in pieces]),
     )
+
+
+def _in_all(names: list[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(name for name in names[0] if all(name in more for more in names))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file begins as those that `write` makes."""
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(200)
 
 
 def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
@@ -102,6 +118,7 @@ def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
     counts = f'NumberOfPoints="{len(position)}" NumberOfPolys="{len(face)}"'
     lines = [
         '<?xml version="1.0"?>',
+        MARK,
         '<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian" header_type="UInt64">',
         f'<PolyData><Piece {counts} NumberOfVerts="0" NumberOfLines="0" NumberOfStrips="0">',
         "<PointData>",
@@ -253,4 +270,10 @@ def _piece(file: _File, piece: ElementTree.Element, kind: str, wanted: tuple[str
         offsets=offsets,
         types=cells[2] if len(cells) == 3 else None,
         fields={name: x.reshape(count, -1) for name, x in fields.items()},
+        point_arrays=_names(piece, "PointData"),
+        cell_arrays=_names(piece, "CellData"),
     )
+
+
+def _names(piece: ElementTree.Element, place: str) -> tuple[str, ...]:
+    return tuple(x.get("Name", "") for x in piece.iterfind(f"{place}/DataArray"))
