@@ -9,11 +9,14 @@ from unittest import mock
 import pytest
 import torch
 
+from flashgatr.experiments import registry
 from flashgatr.experiments.config import TrainConfig
 from flashgatr.experiments.engine import TrainingError
 from flashgatr.experiments.engine import checkpoint as checkpoints
 from flashgatr.experiments.engine.order import batch_indices
+from flashgatr.experiments.engine.stepper import _draws
 from flashgatr.experiments.engine.trainer import learning_rate
+from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
 
 from . import toy
 from .toy import Toy, lines, make, settings, train
@@ -188,3 +191,13 @@ def test_a_process_weighs_its_part_of_a_batch_as_the_task_counts(tmp_path):
     assert trainer._count(torch.tensor([3, 4, 5])) == 3
     trainer.task.counts = lambda indices: [10.0 * i for i in indices.tolist()]
     assert trainer._count(torch.tensor([3, 4, 5])) == 120
+
+
+def test_models_that_draw_are_known():
+    """Their parts must not run side by side."""
+    assert _draws(toy.Network(0.1))
+    assert not _draws(toy.Network(0.0))
+    for model in ("gatr", "transformer"):
+        for dropout in (0.0, 0.1):
+            net = registry.build("nbody", model, dict(num_blocks=1, dropout=dropout))
+            assert _draws(net) == (dropout > 0)
