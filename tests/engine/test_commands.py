@@ -214,6 +214,13 @@ def test_resuming_with_other_settings_is_refused_and_changes_nothing(sh, trained
     assert (trained / "config.toml").read_bytes() == before
 
 
+def test_to_spell_out_a_default_changes_nothing(sh, trained):
+    code, output = sh("train", "--resume", "-f", trained, "-s", "data.options.scaling=0.0")
+    assert code == 0, output
+    code, output = sh("train", "--resume", "-f", trained, "-s", "data.options.scaling=0.1")
+    assert (code, "data.options was" in output) == (2, True), output
+
+
 def test_two_processes_do_not_train_in_one_folder(sh, trained):
     with (trained / ".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

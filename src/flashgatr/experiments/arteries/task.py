@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
@@ -76,6 +76,8 @@ class Options:
 
 class ArteryTask:
     """Train on `train`, choose by `val`, report on `test`, there and elsewhere, turned and mirrored."""
+
+    option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         self.device = device

@@ -19,7 +19,8 @@ class Task(Protocol):
     A task whose loss is no mean over samples may have `counts(indices)`: what each sample counts, so that several processes
     can weight their parts of a batch.
 
-    A task may have a `data_hash`, a string that tells its training data from others: a run is not resumed with other data.
+    A task may have a `data_hash`, a string that tells its training data from others: a run is not resumed with other data;
+    and `option_defaults`, what `data.options` are where they are not given.
 
     A task whose samples differ in size may have `parts(indices)`, which gives the batch in pieces of only a few different
     shapes, each with its share of the batch's loss. Steps are then captured piece by piece, one CUDA graph per shape;

@@ -278,6 +278,9 @@ class Trainer:
 
     def _require_same_run(self, theirs: dict[str, Any]) -> None:
         ours = identity(self.config)
+        defaults = getattr(self.task, "option_defaults", {})
+        for values in (ours, theirs):  # to spell out a default changes nothing
+            values["data.options"] = {**defaults, **values.get("data.options", {})}
         differ = [
             f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}"
             for key in sorted(ours.keys() | theirs.keys())

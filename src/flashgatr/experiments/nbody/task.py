@@ -26,6 +26,7 @@ REGULARISER = 0.01
 class NBodyTask:
     """Train on `train`, choose by `val`, report on the three evaluation sets."""
 
+    option_defaults = dict.fromkeys(("scaling", "huber"), 0.0)
     gathers_on_device = True
     """A batch is looked up on the device, which a captured step can do by itself."""
 
