@@ -45,8 +45,8 @@ class Kernel:
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        device = arguments[0].device
-        key = (device, *constants.items(), *map(_kind, arguments))
+        device: int = arguments[0].get_device()
+        key = (device, *constants, *constants.values(), *_kinds(arguments))
         known = self._known.get(key)
         if known is not None:
             compiled, rest = known
@@ -59,15 +59,19 @@ class Kernel:
             self._known[key] = compiled, tuple(constants[name] for name in names)
 
 
-def _stream(device: torch.device) -> int:
+def _stream(device: int) -> int:
     """The current stream, as a number; Triton would look for the current device first."""
-    return torch._C._cuda_getCurrentRawStream(device.index)
+    return torch._C._cuda_getCurrentRawStream(device)
 
 
-def _kind(x: Any) -> Any:
-    """What of an argument decides which kernel serves."""
-    if isinstance(x, Tensor):
-        return x.dtype, x.data_ptr() % _ALIGNED == 0
-    if isinstance(x, int):
-        return type(x), x == 1, x % _ALIGNED == 0, -_LARGE <= x < _LARGE
-    return type(x)
+def _kinds(arguments: tuple[Any, ...]) -> list[Any]:
+    """What of the arguments decides which kernel serves."""
+    kinds: list[Any] = []
+    for x in arguments:
+        if isinstance(x, Tensor):
+            kinds += x.dtype, not x.data_ptr() % _ALIGNED
+        elif isinstance(x, int):
+            kinds += type(x), x == 1, not x % _ALIGNED, -_LARGE <= x < _LARGE
+        else:
+            kinds.append(type(x))
+    return kinds
