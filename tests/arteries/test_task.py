@@ -406,7 +406,7 @@ def test_test_meshes_alone_can_be_evaluated(monkeypatch):
         return walls(folder, split, **options)
 
     def choose(folder, split, **options):
-        return None, only_test(folder, split, **options)
+        return chosen("", "test")[0], only_test(folder, split, **options)
 
     monkeypatch.setattr(task, "load", only_test)
     monkeypatch.setattr(task, "choose", choose)

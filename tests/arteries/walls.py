@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from flashgatr.experiments.arteries.data import Contents
 from flashgatr.experiments.arteries.mesh import Mesh
 
 
@@ -46,4 +47,4 @@ def walls(folder, split, *, limit=None, division="original"):
 
 def chosen(folder, split, **options):
     """Stands in for `data.choose`."""
-    return None, [mesh.index for mesh in walls(folder, split, **options)]
+    return Contents({}, None, {}), [mesh.index for mesh in walls(folder, split, **options)]

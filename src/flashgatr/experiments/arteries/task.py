@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ from .. import registry
 from ..config import ConfigError, RunConfig, suggest
 from ..hashing import hash_of
 from . import LABEL_SCALE, models, orientation
-from .data import choose, load, scan
+from .data import Contents, choose, load
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
 from .packed import Batch, Packed, pack, sent, turns
@@ -93,10 +92,17 @@ class ArteryTask:
         }
         self._choose("test")  # what is missing is missed now, and not after the last step
 
-    def _choose(self, split: str) -> int:
-        """How many meshes of a set are to be used; an error if they are not there."""
+    def _choose(self, split: str) -> tuple[Contents, list[int]]:
+        """What the folder holds, and which meshes of a set are to be used; an error if they are not there."""
         limit = self._limits[split] or None
-        return len(choose(self.folder, split, limit=limit, division=self.options.division)[1])
+        return choose(self.folder, split, limit=limit, division=self.options.division)
+
+    def _count(self, split: str) -> int:
+        """How many meshes of a set there are to be used, maybe none."""
+        try:
+            return len(self._choose(split)[1])
+        except ArteryError:
+            return 0
 
     @cached_property
     def samples(self) -> int:
@@ -222,14 +228,13 @@ class ArteryTask:
         test = self._oriented(self._read("test"))
         errors = _errors(self.predictions(model, test), test)
         about: dict[str, Any] = {"orientation": self.options.orientation}
-        with suppress(ArteryError):  # elsewhere there may be nothing to train on
-            about["train_meshes"] = self._choose("train")
-        with suppress(ArteryError):  # meshes need not come from files
-            if any(header.get("synthetic") for header in scan(self.folder).headers.values()):
-                about["synthetic"] = True
+        if self._count("train"):  # elsewhere there may be nothing to train on
+            about["train_meshes"] = self._count("train")
+        contents, _ = self._choose("test")
+        if any(header.get("synthetic") for header in contents.headers.values()):
+            about["synthetic"] = True
         results: dict[str, dict[str, Any]] = {"test": summarise(errors) | about}
-        with suppress(ArteryError):
-            self._choose("val")
+        if self._count("val"):
             validated = _errors(self.predictions(model, self._val), self._val)
             results["val"] = summarise(validated) | about
         results["test"]["per_mesh"] = {

@@ -237,12 +237,10 @@ class Report:
         release()
         try:
             return case()
-        except Exception as raised:
-            error = _first(raised)
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            reason = (str(error).splitlines() or [""])[0][:160]
-            line = f"{_told(model, settings)} failed: {type(error).__name__}: {reason}"
-            self.failures.append(f"{line} ({where.filename.rpartition('/')[2]}:{where.lineno})")
+        except Exception as error:
+            # An error inside a capture makes the end of the capture fail too, which hides it.
+            reasons = [_reason(x) for x in dict.fromkeys([error, _first(error)])]
+            self.failures.append(f"{_told(model, settings)} failed: {'; first '.join(reasons)}")
             print(f"{self.benchmark}: {self.failures[-1]}", flush=True)
             return None
 
@@ -269,8 +267,15 @@ class Report:
         print(flush=True)
 
 
+def _reason(error: BaseException) -> str:
+    """An error in one line, and where it came up."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    reason = (str(error).splitlines() or [""])[0][:160]
+    return f"{type(error).__name__}: {reason} ({where.filename.rpartition('/')[2]}:{where.lineno})"
+
+
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first: an error inside a capture makes the end of the capture fail too, which hides it."""
+    """What went wrong before this did."""
     while error.__context__ is not None:
         error = error.__context__
     return error

@@ -21,12 +21,17 @@ SETS = ("eval", "more_bodies", "translated")
 SHIFT = (200.0, 0.0, 0.0)
 """How far the systems of `eval_moved` are moved: the same systems elsewhere."""
 REGULARISER = 0.01
+OPTIONS = {
+    "scaling": (10.0, "0 (none) to 10", "0.2 makes systems up to 1.2 times as large or as small"),
+    "huber": (math.inf, "0 (squared error) up", "0.01 weighs systems with larger errors less"),
+}
+"""data.options: the largest value, what is allowed, an example."""
 
 
 class NBodyTask:
     """Train on `train`, choose by `val`, report on the three evaluation sets."""
 
-    option_defaults = dict.fromkeys(("scaling", "huber"), 0.0)
+    option_defaults = dict.fromkeys(OPTIONS, 0.0)
     gathers_on_device = True
     """A batch is looked up on the device, which a captured step can do by itself."""
 
@@ -122,13 +127,6 @@ def rescaled(batch: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
 def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
     """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), written without that difference; like e² below the knee δ, like e above."""
     return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
-
-
-OPTIONS = {
-    "scaling": (10.0, "0 (none) to 10", "0.2 makes systems up to 1.2 times as large or as small"),
-    "huber": (math.inf, "0 (squared error) up", "0.01 weighs systems with larger errors less"),
-}
-"""data.options: the largest value, what is allowed, an example."""
 
 
 def _options(options: dict[str, Any]) -> tuple[float, float]:
