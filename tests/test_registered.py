@@ -4,6 +4,7 @@ import contextlib
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -139,13 +140,20 @@ def test_an_operator_takes_lists_and_gives_gradients_to_what_is_in_them():
 
 
 class _Compiled:
-    run = None
+    """As what Triton makes of it."""
+
+    function, packed_metadata = 5, (4, 1, 0)
 
     def __init__(self, calls):
         self.calls = calls
 
+    def run(self, x, y, z, stream, function, packed, metadata, before, after, *given):
+        assert (function, packed) == (self.function, self.packed_metadata)
+        assert metadata is before is after is None
+        self.calls.append(("direct", (x, y, z), given, stream))
+
     def __getitem__(self, grid):
-        return lambda *given, stream: self.calls.append(("direct", grid, given, stream))
+        return lambda *given, stream: self.calls.append(("watched", grid, given, stream))
 
 
 class _Jitted:
@@ -166,14 +174,20 @@ class _Jitted:
 
 def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments(monkeypatch):
     monkeypatch.setattr(launch, "_stream", lambda device: 77)
+    hooks = SimpleNamespace(launch_enter_hook=SimpleNamespace(calls=[]))
+    monkeypatch.setattr(launch, "_runtime", lambda: hooks)
     jitted = _Jitted()
     kernel, x = launch.Kernel(jitted), torch.zeros(64)
     kernel[2, 3](x, 5, SIZE=8, num_warps=4)
-    kernel[4,](x + 1, 7, SIZE=8, num_warps=4)
+    other = x + 1
+    kernel[4,](other, 7, SIZE=8, num_warps=4)
     assert [call[0] for call in jitted.calls] == ["found", "direct"]
-    assert jitted.calls[1][1] == (4, 1, 1)
-    assert jitted.calls[1][2][1:] == (7, 8)  # constants in their places
-    assert jitted.calls[1][3] == 77
+    # three numbers of programs, an address for the tensor, constants in their places
+    assert jitted.calls[1][1:] == ((4, 1, 1), (other.data_ptr(), 7, 8), 77)
+    hooks.launch_enter_hook.calls.append(print)
+    kernel[4,](other, 7, SIZE=8, num_warps=4)
+    assert jitted.calls[2] == ("watched", *jitted.calls[1][1:])
+    hooks.launch_enter_hook.calls.clear()
     others = [(x, 16, 8), (x, 1, 8), (x, 5, 4), (x.double(), 5, 8), (x[1:], 5, 8), (x, 1 << 40, 8)]
     for given, n, size in others:
         kernel[2, 3](given, n, SIZE=size, num_warps=4)

@@ -7,6 +7,7 @@ nothing at these widths), attention reads queries, keys and values as the featur
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -123,13 +124,21 @@ def _padded_table(plan: LinearPlan) -> Tensor:
 def prepare(
     parameters: Sequence[Tensor], plans: tuple[LinearPlan, ...], dtype: torch.dtype
 ) -> Tensor:
-    """The dense matrices of several maps, one after another."""
+    """The dense matrices of several maps, one after another; in TF32 where products are, as the small ones expect."""
     theta = _concatenated(parameters)
     table = _on_device(_prepare_table, plans, theta.device)
     out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
     grid = (math.ceil(table.numel() / 1024),)
-    kernels.prepare[grid](theta, table, _factors(theta.device), out, table.numel(), BLOCK=1024)
+    rounded = dtype == torch.float32 and _in_tf32()
+    kernels.prepare[grid](
+        theta, table, _factors(theta.device), out, table.numel(), ROUND=rounded, BLOCK=1024
+    )
     return out
+
+
+def _in_tf32() -> bool:
+    """Whether products of float32 numbers may be made of TF32's."""
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
@@ -137,14 +146,18 @@ def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
     first, end = parameters[0], parameters[0].data_ptr()
     for p in parameters:
         if p.data_ptr() != end or p.dtype != first.dtype or not p.is_contiguous():
-            return torch.cat([p.reshape(-1) for p in parameters])
+            return _copied(parameters)
         end += p.numel() * p.element_size()
     total = sum(p.numel() for p in parameters)
     if first.untyped_storage().nbytes() < first.storage_offset() * first.element_size() + (
         total * first.element_size()
     ):  # neighbours by chance, in separate allocations
-        return torch.cat([p.reshape(-1) for p in parameters])
+        return _copied(parameters)
     return first.as_strided((total,), (1,))
+
+
+def _copied(parameters: Sequence[Tensor]) -> Tensor:
+    return torch._C._nn.flatten_dense_tensors(list(parameters))  # type: ignore[no-any-return]
 
 
 def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
@@ -161,7 +174,7 @@ def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
 def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """x matrix + bias. The vendor's library shines on large products; on a few hundred rows it leaves the chip idle."""
     few = 0 < x.shape[0] <= FEW_ROWS and x.dtype == torch.float32
-    if not few or torch.get_float32_matmul_precision() == "highest":
+    if not few or not _in_tf32():
         return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
     (m, k), n = x.shape, matrix.shape[1]
     x = x.contiguous()
@@ -258,23 +271,28 @@ def beside(stream: torch.cuda.Stream | None = None) -> Iterator[SideStream]:
         SideStream.active = None
 
 
+@lru_cache(maxsize=64)
+def _starts(plans: tuple[LinearPlan, ...]) -> tuple[int, ...]:
+    """Where the matrices begin that follow one another, and where the last one ends."""
+    return (0, *itertools.accumulate(prepared_size(plan) for plan in plans))
+
+
 class WeightGradients:
     """Gradients of the parameters of several maps: one product each, then one gather for all."""
 
     def __init__(self, plans: tuple[LinearPlan, ...], like: Tensor) -> None:
         self.plans = plans
-        sizes = [prepared_size(plan) for plan in plans]
-        self.dense = torch.empty(sum(sizes), dtype=like.dtype, device=like.device)
-        parts = self.dense.split(sizes)
-        self.parts = [_matrix(part, plan) for part, plan in zip(parts, plans, strict=True)]
+        self.starts = _starts(plans)
+        self.dense = torch.empty(self.starts[-1], dtype=like.dtype, device=like.device)
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
         """The gradient of map i: x went in, g is the gradient of what came out."""
         with _beside(x, g, self.dense):
-            width = x.shape[1]
-            torch.mm(x.t(), g, out=self.parts[i][:width])
-            if width == len(self.plans[i].inputs) and self.plans[i].bias:
-                _column_sums(g, self.parts[i][width])
+            width, columns = x.shape[1], g.shape[1]
+            start, plan = self.starts[i], self.plans[i]
+            torch.mm(x.t(), g, out=self.dense.as_strided((width, columns), (columns, 1), start))
+            if plan.bias and width == len(plan.inputs):
+                _column_sums(g, self.dense.as_strided((columns,), (1,), start + width * columns))
 
     def collect(self) -> Tensor:
         """One after another, float32."""

@@ -8,7 +8,7 @@ Calls that agree in these go straight to the kernel that Triton found for the fi
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -46,17 +46,26 @@ class Kernel:
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
         device: int = arguments[0].get_device()
-        key = (device, *constants, *constants.values(), *_kinds(arguments))
+        kinds, values = _kinds(arguments)
+        key = (device, *constants, *constants.values(), *kinds)
         known = self._known.get(key)
-        if known is not None:
-            compiled, rest = known
-            grid = (*grid, *(1,) * (3 - len(grid)))
-            compiled[grid](*arguments, *rest, stream=_stream(device))
+        if known is None:
+            compiled = self.function[grid](*arguments, **constants)
+            if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
+                names = self.function.arg_names[len(arguments) :]
+                self._known[key] = compiled, tuple(constants[name] for name in names)
             return
-        compiled = self.function[grid](*arguments, **constants)
-        if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
-            names = self.function.arg_names[len(arguments) :]
-            self._known[key] = compiled, tuple(constants[name] for name in names)
+        compiled, rest = known
+        grid = (*grid, *_ONES[len(grid) :])
+        stream = _stream(device)
+        if _is_watched():
+            compiled[grid](*values, *rest, stream=stream)
+        else:
+            packed = compiled.packed_metadata
+            compiled.run(*grid, stream, compiled.function, packed, None, None, None, *values, *rest)
+
+
+_ONES = (1, 1, 1)
 
 
 def _stream(device: int) -> int:
@@ -64,14 +73,35 @@ def _stream(device: int) -> int:
     return torch._C._cuda_getCurrentRawStream(device)
 
 
-def _kinds(arguments: tuple[Any, ...]) -> list[Any]:
-    """What of the arguments decides which kernel serves."""
+@lru_cache(maxsize=1)
+def _runtime() -> Any:
+    """Where Triton keeps its hooks."""
+    try:
+        from triton import knobs
+    except ImportError:
+        return None
+    return knobs.runtime
+
+
+def _is_watched() -> bool:
+    """Whether somebody, a profiler perhaps, is to be told of launches, or whether that cannot be known."""
+    runtime = _runtime()
+    return runtime is None or bool(getattr(runtime.launch_enter_hook, "calls", True))
+
+
+def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
+    """What of the arguments decides which kernel serves; and the arguments with addresses in place of tensors."""
     kinds: list[Any] = []
+    values: list[Any] = []
     for x in arguments:
         if isinstance(x, Tensor):
-            kinds += x.dtype, not x.data_ptr() % _ALIGNED
-        elif isinstance(x, int):
+            address = x.data_ptr()
+            kinds += x.dtype, not address % _ALIGNED
+            values.append(address)
+            continue
+        if isinstance(x, int):
             kinds += type(x), x == 1, not x % _ALIGNED, -_LARGE <= x < _LARGE
         else:
             kinds.append(type(x))
-    return kinds
+        values.append(x)
+    return kinds, values

@@ -7,6 +7,7 @@ the same backward pass through an autograd.Function: on small networks the dispa
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from torch.nn import Parameter
 from ..constants import is_transformed
 
 Implementation = Callable[..., Any]
-_ORDINARY = (Tensor, Parameter)
+_ORDINARY = {Tensor, Parameter, str, int, float, bool, NoneType, torch.dtype}
+"""Arguments of these very types; anything else, a subclass of Tensor say, is left to the dispatcher."""
 
 
 class Operator:
@@ -37,20 +39,20 @@ class Operator:
         self._differentiable = _differentiable(self.function, setup_context, backward)
 
     def __call__(self, *given: Any) -> Any:
-        if torch.compiler.is_compiling() or _is_watched(given):
-            return self.registered(*given)
-        if self._differentiable is None or not torch.is_grad_enabled():
-            return self.function(*given)
-        tensors: list[Any] = []
+        flat: list[Any] = []
         counts: list[int | None] = []
         for x in given:
             if isinstance(x, (list, tuple)):
-                tensors += x
+                flat += x
                 counts.append(len(x))
             else:
-                tensors.append(x)
+                flat.append(x)
                 counts.append(None)
-        return self._differentiable.apply(*tensors, counts)
+        if torch.compiler.is_compiling() or _is_watched(flat):
+            return self.registered(*given)
+        if self._differentiable is None or not torch.is_grad_enabled():
+            return self.function(*given)
+        return self._differentiable.apply(*flat, counts)
 
 
 def operator(name: str) -> Callable[[Implementation], Operator]:
@@ -58,17 +60,13 @@ def operator(name: str) -> Callable[[Implementation], Operator]:
     return lambda function: Operator(name, function)
 
 
-def _is_watched(given: tuple[Any, ...]) -> bool:
+def _is_watched(given: list[Any]) -> bool:
     """Whether somebody follows the operators of this call, or its tensors are not ordinary ones."""
     if torch._C._len_torch_dispatch_stack() or is_transformed():
         return True
     if torch._C._get_tracing_state() is not None:
         return True
-    for x in given:
-        for each in x if isinstance(x, (list, tuple)) else (x,):
-            if isinstance(each, Tensor) and type(each) not in _ORDINARY:
-                return True
-    return False
+    return not _ORDINARY.issuperset(map(type, given))
 
 
 def _differentiable(

@@ -401,13 +401,20 @@ def adam(
     tl.store(v_ptr + i, v, mask=ok)
 
 
+@triton.jit
+def _tf32(x):
+    """The nearest number that TF32 can hold. Tensor cores cut the other bits off, which makes every product too small."""
+    rounded = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(x == x, rounded.to(tl.float32, bitcast=True), x)
+
+
 @triton.jit(do_not_specialize=["M"])
 def small_product(
     a_ptr, b_ptr, bias_ptr, out_ptr, M,
     N: tl.constexpr, K: tl.constexpr, b_row: tl.constexpr, b_column: tl.constexpr,
     HAS_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = a b (+ bias) for few rows, in TF32: small tiles, so that the whole chip takes part."""
+    """out = a b (+ bias) for few rows, in TF32: small tiles, so that the whole chip takes part. b is rounded already."""
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     total = tl.zeros([BM, BN], tl.float32)
@@ -417,21 +424,26 @@ def small_product(
         b_mask = (k < K)[:, None] & (n < N)[None, :]
         a = tl.load(a_ptr + m[:, None] * K + k[None, :], mask=a_mask, other=0.0)
         b = tl.load(b_ptr + k[:, None] * b_row + n[None, :] * b_column, mask=b_mask, other=0.0)
-        total = tl.dot(a, b, total, input_precision="tf32")
+        total = tl.dot(_tf32(a), b, total, input_precision="tf32")
     if HAS_BIAS:
         total += tl.load(bias_ptr + n, mask=n < N, other=0.0)[None, :]
     tl.store(out_ptr + m[:, None] * N + n[None, :], total, mask=(m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
-def prepare(theta_ptr, table_ptr, factor_ptr, out_ptr, size, BLOCK: tl.constexpr):
-    """out[e] = factor · parameter, as the table says."""
+def prepare(
+    theta_ptr, table_ptr, factor_ptr, out_ptr, size, ROUND: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out[e] = factor · parameter, as the table says; rounded to TF32 if asked."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
     entry = tl.load(table_ptr + e, mask=ok, other=10)
     factor = tl.load(factor_ptr + entry % 16, mask=ok)
     value = tl.load(theta_ptr + entry // 16, mask=ok & (factor != 0.0), other=0.0)
-    tl.store(out_ptr + e, (factor * value).to(out_ptr.dtype.element_ty), mask=ok)
+    value = factor * value
+    if ROUND:
+        value = _tf32(value.to(tl.float32))
+    tl.store(out_ptr + e, value.to(out_ptr.dtype.element_ty), mask=ok)
 
 
 @triton.jit(do_not_specialize=_FREE)
