@@ -53,6 +53,39 @@ def test_what_selects_nothing_is_refused(planned, only, complaint):
         sweep.select(planned, only)
 
 
+def test_settings_may_depend_on_the_grid(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE + '[when."model.name=mlp"]\n"train.lr" = 0.5\n"train.steps" = 7\n')
+    for run in sweep.plan(recipe, tmp_path):
+        is_mlp = run.config.model.name == "mlp"
+        assert run.config.train.steps == (7 if is_mlp else 5)
+        assert (run.config.train.lr == 0.5) == is_mlp
+        assert not run.changes
+    for run in sweep.plan(recipe, tmp_path, ["train.lr=0.25"]):  # what the user says is stronger
+        assert run.config.train.lr == 0.25
+        assert run.changes == {"train.lr": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('[when."model.name=cnn"]', "no run of the grid has that"),
+        ('[when."train.steps=5"]', "no run of the grid has that"),
+        ('[when."seed"]', "expected KEY=VALUE"),
+        ('[when."seed=0"]\n"data.train_samples" = 5', "data.train_samples is in the grid"),
+        ('[when."seed=0".train]\nlr = 5.0', "train is a table: write dotted keys in quotes"),
+        ('[when."seed=0"]\n"train.lf" = 5', "unknown key train.lf"),
+        ('[when]\n"seed=0" = 5', "must be a table of settings, got 5"),
+        ("[where]", "may have the tables"),
+    ],
+)
+def test_faulty_conditions_are_refused(tmp_path, text, complaint):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE + text)
+    with pytest.raises(ConfigError, match=complaint):
+        sweep.plan(recipe, tmp_path)
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_can_be_planned(recipe, tmp_path):
     assert sweep.plan(recipe, tmp_path)

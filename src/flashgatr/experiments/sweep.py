@@ -5,6 +5,8 @@
     [grid]                         # one run per combination
     "model.name" = ["gatr", "mlp"]
     seed = [0, 1, 2]
+    [when."model.name=mlp"]        # settings of those of them only
+    "train.lr" = 1e-3
 
 Each run has its own folder, named after its values; finished ones are kept, started ones continued.
 """
@@ -55,17 +57,36 @@ def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[P
         content = tomllib.loads(recipe.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the recipe {recipe}: {error}") from error
-    unknown = set(content) - {"run", "grid"}
-    if unknown or not isinstance(content.get("grid", {}), dict):
-        raise ConfigError(f"{recipe} may have the tables [run] and [grid], got {sorted(content)}")
-    recipes_own = configuration.from_dict(content.get("run", {}))
-    base = configuration.override(recipes_own, changes or [])
-    before, after = identity(recipes_own), identity(base)
-    changed = {key: value for key, value in after.items() if before.get(key) != value}
-    return [
-        replace(run, changes={k: v for k, v in changed.items() if k not in run.values})
-        for run in _runs(base, content.get("grid", {}), folder)
-    ]
+    unknown = set(content) - {"run", "grid", "when"}
+    grid, cases = content.get("grid", {}), content.get("when", {})
+    if unknown or not isinstance(grid, dict) or not isinstance(cases, dict):
+        raise ConfigError(
+            f"{recipe} may have the tables [run], [grid] and [when], got {sorted(content)}"
+        )
+    base = configuration.from_dict(content.get("run", {}))
+    return list(_runs(base, grid, _cases(cases, grid), folder, changes or []))
+
+
+Case = tuple[str, Any, list[str]]
+"""Where a key of the grid has this value, these assignments hold."""
+
+
+def _cases(given: dict[str, Any], grid: dict[str, Any]) -> list[Case]:
+    """The table [when]."""
+    cases: list[Case] = []
+    for text, settings in given.items():
+        path, value = configuration.read_assignment(text)
+        key = ".".join(path)
+        if value not in grid.get(key, []):
+            raise ConfigError(f"[when.{text!r}]: no run of the grid has that")
+        if not isinstance(settings, dict):
+            raise ConfigError(f"[when.{text!r}] must be a table of settings, got {settings!r}")
+        for name, setting in settings.items():
+            if isinstance(setting, dict) or name in grid:
+                why = "is in the grid" if name in grid else "is a table: write dotted keys in quotes"
+                raise ConfigError(f"[when.{text!r}]: {name} {why}")
+        cases.append((key, value, [f"{k}={toml.literal(v)}" for k, v in settings.items()]))
+    return cases
 
 
 def select(runs: list[Planned], only: list[str]) -> list[Planned]:
@@ -85,7 +106,9 @@ def select(runs: list[Planned], only: list[str]) -> list[Planned]:
     return [run for run in runs if all(run.values[key] in some for key, some in wanted.items())]
 
 
-def _runs(base: RunConfig, grid: dict[str, Any], folder: Path) -> Iterator[Planned]:
+def _runs(
+    base: RunConfig, grid: dict[str, Any], cases: list[Case], folder: Path, changes: list[str]
+) -> Iterator[Planned]:
     for key, choices in grid.items():
         if not isinstance(choices, list) or not choices:
             raise ConfigError(f"grid.{key} must list values, got {choices!r}")
@@ -94,9 +117,13 @@ def _runs(base: RunConfig, grid: dict[str, Any], folder: Path) -> Iterator[Plann
         name = (
             "_".join(f"{key.rpartition('.')[2]}-{value}" for key, value in chosen.items()) or "run"
         )
-        assignments = [f"{key}={toml.literal(value)}" for key, value in chosen.items()]
-        config = replace(configuration.override(base, assignments), folder=str(folder / name))
-        yield Planned(name, chosen, config)
+        own = [x for key, value, settings in cases if chosen[key] == value for x in settings]
+        assigned = [f"{key}={toml.literal(value)}" for key, value in chosen.items()]
+        recipes_own = configuration.override(base, [*own, *assigned])
+        config = configuration.override(base, [*own, *changes, *assigned])
+        before, after = identity(recipes_own), identity(config)
+        changed = {key: value for key, value in after.items() if before.get(key) != value}
+        yield Planned(name, chosen, replace(config, folder=str(folder / name)), changed)
 
 
 def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -> None:
