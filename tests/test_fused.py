@@ -467,7 +467,7 @@ class _Parts:
         def call(groups, prepared, x, attended, reference):
             parameters = [p for i in used for p in groups[i]]
             maps = [prepared[i] for i in used]
-            found = fused.update(x, attended, reference, maps, parameters, self.text)
+            found = fused.update(x, attended, reference, maps, parameters, self.text, False)
             return tuple(found[i] for i in keep)
 
         call, parameters = self.with_parameters(used, call)
@@ -533,7 +533,7 @@ def _operator_calls():
     given = [prepared[i] for i in second], [p for i in second for p in groups[i]], text
     with torch.no_grad():
         _, y, stat, q, k, v, raw = fused.queries(x, delta, *theirs, parts.terms, text)
-        _, _, _, _, projected, wide = fused.update(x, attended, reference, *given)
+        _, _, _, _, projected, wide = fused.update(x, attended, reference, *given, False)
     q_grown, k_grown, v_grown = (x.clone().requires_grad_() for x in (q, k, v))
     g, g_x, g_y = torch.randn_like(delta), torch.randn_like(x), torch.randn_like(y)
     extra_0, logs_0 = extra.detach(), [x.detach() for x in logs]
@@ -550,7 +550,7 @@ def _operator_calls():
         "small_attention_backward": (q, k, v, outer, 2, 0.3),
         "linear": (attended, prepared[0], groups[0], text, 0),
         "linear_backward": (g, attended.detach(), prepared[0], text, 0),
-        "update": (x, attended, reference, *given),
+        "update": (x, attended, reference, *given, False),
         "update_backward": (g_x, g_y, g, *found, given[0], text, True),
     }  # fmt: skip
 

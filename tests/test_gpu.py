@@ -450,10 +450,11 @@ def test_products_of_a_few_rows_in_tf32_are_not_too_small(items):
     assert fused.linear(x, prepared, parameters, text, 0)[0, :1024].isnan().all()
 
 
-def test_tf32_networks_are_as_exact_as_the_plain_path():
+@pytest.mark.parametrize(("samples", "items"), [(16, 5), (4, 100)])
+def test_tf32_networks_are_as_exact_as_the_plain_path(samples, items):
     torch.set_float32_matmul_precision("high")
     net = _net()
-    mv, s = _inputs(net, 16, 5, grows=False)
+    mv, s = _inputs(net, samples, items, grows=False)
     net(mv, s)
     found, plain = (_measured(net, mv, s, plain=plain) for plain in (False, True))
     exact = _measured(net.double(), mv.double(), s.double(), plain=True)

@@ -170,7 +170,7 @@ def _standard(x: Tensor, plan: LinearPlan) -> Tensor:
     return out
 
 
-def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
+def linear(x: Tensor, prepared: Tensor, plan: LinearPlan, *, ready: bool = True) -> Tensor:
     items = x.shape[0]
     y = x.new_empty(items, plan.out_s + BLADES * plan.out_mv)
     _call(
@@ -180,7 +180,9 @@ def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
     return y
 
 
-def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan, width: int) -> Tensor:
+def linear_input_gradient(
+    g: Tensor, prepared: Tensor, plan: LinearPlan, width: int, *, ready: bool = True
+) -> Tensor:
     items = g.shape[0]
     found = g.new_empty(items, width)
     _call(

@@ -70,7 +70,7 @@ def run_block(
         "".join(logs),
         text,
     )
-    attended = _attend(q, k, v, attention.scale, around)
+    attended, ready = _attend(q, k, v, attention.scale, around)
     used = [OUT, *range(INPUTS, LAST + 1)]
     x, _, _, delta, _, _ = update(
         x,
@@ -79,16 +79,22 @@ def run_block(
         [prepared[i] for i in used],
         [p for i in used for p in parameters[i]],
         text,
+        ready,
     )
     return x, delta
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, around: Surroundings) -> Tensor:
-    """(T, H·V) from queries, keys and values of all items."""
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, around: Surroundings
+) -> tuple[Tensor, bool]:
+    """(T, H·V) from queries, keys and values of all items, and whether a kernel of ours wrote it."""
     sets = around.sets
     is_open = sets.is_plain and around.attention_mask is None
     # A traced graph serves all sizes, so it must not depend on this one.
-    if is_open and not torch.compiler.is_compiling() and sets.shape[-1] <= backend(q).SMALL_SET:
+    is_small = (
+        is_open and not torch.compiler.is_compiling() and sets.shape[-1] <= backend(q).SMALL_SET
+    )
+    if is_small:
         out = small_attention(q, k, v, max(sets.shape[-1], 1), scale)
     else:
         shape = sets.shape
@@ -101,4 +107,4 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, around: Surroundings)
             context_sets=sets,
             attention_mask=around.attention_mask,
         ).flatten(0, -3)
-    return out.flatten(1)  # type: ignore[no-any-return]
+    return out.flatten(1), bool(is_small)

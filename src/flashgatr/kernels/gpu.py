@@ -141,6 +141,11 @@ def _in_tf32() -> bool:
     return torch.get_float32_matmul_precision() != "highest"
 
 
+def _rounds(rows: Tensor) -> bool:
+    """Whether products of these rows are our own in TF32, whose kernel expects numbers that are rounded already."""
+    return 0 < rows.shape[0] <= FEW_ROWS and rows.dtype == torch.float32 and _in_tf32()
+
+
 def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
     """All parameters as one vector: a view if they are neighbours in memory, as a flat optimiser makes them."""
     first, end = parameters[0], parameters[0].data_ptr()
@@ -164,17 +169,22 @@ def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
     return prepared.view(len(plan.inputs) + ONES, len(plan.outputs))
 
 
-def linear(x: Tensor, prepared: Tensor, plan: LinearPlan) -> Tensor:
+def linear(x: Tensor, prepared: Tensor, plan: LinearPlan, *, ready: bool = True) -> Tensor:
+    """The map of rows. ready: where TF32 is used, x and the weights are numbers of it, as all kernels here write them."""
     matrix, width = _matrix(prepared, plan), len(plan.inputs)
     if x.shape[1] > width:
-        return _product(x, matrix)
-    return _product(x, matrix[:width], matrix[width] if plan.bias else None)
+        return _product(x, matrix, ready=ready)
+    return _product(x, matrix[:width], matrix[width] if plan.bias else None, ready=ready)
 
 
-def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x matrix + bias. The vendor's library shines on large products; on a few hundred rows it leaves the chip idle."""
-    few = 0 < x.shape[0] <= FEW_ROWS and x.dtype == torch.float32
-    if not few or not _in_tf32():
+def _product(
+    x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, ready: bool = True, rounds: bool = False
+) -> Tensor:
+    """x matrix + bias. The vendor's library shines on large products; on a few hundred rows it leaves the chip idle.
+
+    rounds: the result, too, is to be numbers of TF32 where that is used.
+    """
+    if not _rounds(x):
         return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
     (m, k), n = x.shape, matrix.shape[1]
     x = x.contiguous()
@@ -182,7 +192,8 @@ def _product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     tile = _product_tile(m, n)
     kernels.small_product[math.ceil(m / tile["BM"]), math.ceil(n / tile["BN"])](
         x, matrix, x if bias is None else bias, out, m,
-        N=n, K=k, b_row=matrix.stride(0), b_column=matrix.stride(1), HAS_BIAS=bias is not None, **tile,
+        N=n, K=k, b_row=matrix.stride(0), b_column=matrix.stride(1), HAS_BIAS=bias is not None,
+        READY=ready, ROUND=rounds, **tile,
     )  # fmt: skip
     return out
 
@@ -200,9 +211,11 @@ def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: 
     return y.addmm_(x, _matrix(prepared, plan)[: x.shape[1]])
 
 
-def linear_input_gradient(g: Tensor, prepared: Tensor, plan: LinearPlan, width: int) -> Tensor:
-    """Gradient of the first `width` columns of the input."""
-    return _product(g, _matrix(prepared, plan)[:width].t())
+def linear_input_gradient(
+    g: Tensor, prepared: Tensor, plan: LinearPlan, width: int, *, ready: bool = True
+) -> Tensor:
+    """Gradient of the first `width` columns of the input; see `linear`. Of a map by itself it may go into products."""
+    return _product(g, _matrix(prepared, plan)[:width].t(), ready=ready, rounds=not ready)
 
 
 def reinsert_input_gradient(
@@ -356,7 +369,7 @@ def norm(
         grid = (math.ceil(items / tile["ITEMS"]),)
         kernels.norm_forward[grid](
             x, delta, new, y, stat, items, epsilon,
-            C=sizes.mv, S=sizes.s, ONES=ONES, **tile,
+            C=sizes.mv, S=sizes.s, ONES=ONES, ROUND=_rounds(y), **tile,
         )  # fmt: skip
     return new, y, stat
 
@@ -369,17 +382,16 @@ def norm_backward(
     sizes: Sizes,
     delta_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of x, and of delta in its dtype (empty if that is the same dtype)."""
+    """Gradient of x, and of delta in its dtype, as products want it."""
     items = y.shape[0]
     out = torch.empty(items, sizes.width, device=y.device)
-    has_low = delta_dtype != torch.float32
-    low = torch.empty_like(out, dtype=delta_dtype) if has_low else y.new_empty(0)
+    low = torch.empty_like(out, dtype=delta_dtype)
     if items:
         tile = _tile(sizes, items)
         grid = (math.ceil(items / tile["ITEMS"]),)
         kernels.norm_backward[grid](
-            y if g_new is None else g_new, g_y, y, stat, out, low if has_low else out, items,
-            C=sizes.mv, S=sizes.s, ONES=ONES, HAS_GX=g_new is not None, HAS_LOW=has_low, **tile,
+            y if g_new is None else g_new, g_y, y, stat, out, low, items,
+            C=sizes.mv, S=sizes.s, ONES=ONES, ROUND=_rounds(low), HAS_GX=g_new is not None, **tile,
         )  # fmt: skip
     return out, low
 
@@ -446,7 +458,7 @@ def features_backward(
         given = [raw if w is None else w for w in weights]
         kernels.features_backward[blocks, heads.queries + 2 * heads.keys](
             raw, g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, *given, parts, items,
-            epsilon, **arguments,
+            epsilon, **arguments, ROUND=_rounds(out),
         )  # fmt: skip
     return out, parts
 
@@ -475,7 +487,7 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
     out = v.new_empty(total, heads, v.shape[-1])
     if total:
         kernels.small_attention_forward[total // items, heads](
-            q, k, v, out, items, scale, **_small_tile(q, k, v, items)
+            q, k, v, out, items, scale, ROUND=_rounds(out), **_small_tile(q, k, v, items)
         )
     return out
 
@@ -556,8 +568,9 @@ def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
         block = _block(items * channels)
         grid = (math.ceil(items * channels / block["BLOCK"]), 2 if sizes.s else 1)
         kernels.bilinear_forward[grid](
-            p, y, reference, out, items, C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, **block
-        )
+            p, y, reference, out, items,
+            C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, ROUND=_rounds(out), **block,
+        )  # fmt: skip
     return out
 
 
@@ -573,7 +586,8 @@ def bilinear_backward(
         grid = (math.ceil(items * channels / block["BLOCK"]), 3 if sizes.s else 2)
         kernels.bilinear_backward[grid](
             p, y, reference, g, g_p, out, g_ref, items,
-            C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, HAS_GREF=needs_reference, **block,
+            C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, HAS_GREF=needs_reference,
+            ROUND=_rounds(g_p), **block,
         )  # fmt: skip
     return g_p, out, g_ref.sum(-1) if needs_reference else reference.new_zeros(0)
 
@@ -585,8 +599,9 @@ def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
         block = _block(items * sizes.mv)
         grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
         kernels.gate_forward[grid](
-            x, out, items, C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, **block
-        )
+            x, out, items,
+            C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, ROUND=_rounds(out), **block,
+        )  # fmt: skip
     return out
 
 
@@ -598,8 +613,9 @@ def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[
         block = _block(items * sizes.mv)
         grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
         kernels.gate_backward[grid](
-            x, g, g_x, out, items, C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, **block
-        )
+            x, g, g_x, out, items,
+            C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, ROUND=_rounds(out), **block,
+        )  # fmt: skip
     return g_x, out
 
 

@@ -28,7 +28,7 @@ def linear(
     x: Tensor, prepared: Tensor, parameters: Sequence[Tensor], plan: str, which: int
 ) -> Tensor:
     """A linear map: rows to rows."""
-    return backend(x).linear(x, prepared, linear_plans(plan, x.device.type)[which])  # type: ignore[no-any-return]
+    return backend(x).linear(x, prepared, linear_plans(plan, x.device.type)[which], ready=False)  # type: ignore[no-any-return]
 
 
 @linear.register_fake
@@ -44,7 +44,8 @@ def linear_backward(
     be, p = backend(x), linear_plans(plan, x.device.type)[which]
     gradients = be.WeightGradients((p,), x)
     gradients.add(0, x, g)
-    return be.linear_input_gradient(g, prepared, p, x.shape[1]), gradients.collect()
+    g_x = be.linear_input_gradient(g, prepared, p, x.shape[1], ready=False)
+    return g_x, gradients.collect()
 
 
 @linear_backward.register_fake
@@ -190,9 +191,10 @@ def queries_backward(
 
 
 def _rows_gradient(y: Tensor, plan: str) -> tuple[Tensor, Tensor]:
-    """Without numbers: gradients of the residual stream and of what was added to it (empty if the same)."""
+    """Without numbers: gradients of the residual stream and of what was added to it (on a CPU empty if the same)."""
     shape, stream = (y.shape[0], read_plan(plan).sizes.width), stream_dtype(y.dtype)
-    low = y.new_empty(0) if y.dtype == stream else y.new_empty(shape)
+    same = y.dtype == stream and y.device.type == "cpu"
+    low = y.new_empty(0) if same else y.new_empty(shape)
     return y.new_empty(shape, dtype=stream), low
 
 
@@ -320,13 +322,17 @@ def update(
     prepared: Sequence[Tensor],
     parameters: Sequence[Tensor],
     plan: str,
+    ready: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x + map(attended); its normalised rows and their statistics; what the MLP (bilinear layer, gate, linear map) makes of
-    those; and the bilinear layer's four inputs and the gate's."""
+    those; and the bilinear layer's four inputs and the gate's.
+
+    ready: one of our own kernels wrote the attended rows, as products want them.
+    """
     p, be = read_plan(plan), backend(x)
     out, inputs, output, last = _update_plans(plan, x)
     with be.together():
-        delta = be.linear(attended, prepared[0], out)
+        delta = be.linear(attended, prepared[0], out, ready=ready)
         new, y, stat = be.norm(x, delta, p.sizes, p.norm_epsilon, attended.dtype)
         projected = be.linear(y, prepared[1], inputs)
         wide = be.linear(be.bilinear(projected, y, reference, p.sizes), prepared[2], output)
@@ -348,6 +354,7 @@ def _(
     prepared: Sequence[Tensor],
     parameters: Sequence[Tensor],
     plan: str,
+    ready: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     p, items = read_plan(plan), x.shape[0]
     widths = p.sizes.width, 4 * BLADES * p.mv, p.wide.width
@@ -425,7 +432,7 @@ def _(
 
 
 def _update_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    _, attended, join_reference, prepared, parameters, ctx.plan = inputs
+    _, attended, join_reference, prepared, parameters, ctx.plan, _ = inputs
     _, y, stat, _, projected, wide = output
     ctx.maps = len(prepared)
     saved = attended, join_reference, y, stat, projected, wide
@@ -450,7 +457,7 @@ def _update_grad(ctx: Any, g_new: Any, g_y: Any, g_stat: Any, g_delta: Any, _: A
         ctx.plan, needed,
     )  # fmt: skip
     own = per_parameter(g_theta, parameters)
-    return g_x, g_attended, g_reference if needed else None, nothing, own, None
+    return g_x, g_attended, g_reference if needed else None, nothing, own, None, None
 
 
 def _update_grad_recorded(
@@ -477,7 +484,7 @@ def _update_grad_recorded(
     found, g_reference, *rest = of_mlp
     g_x = _recorded_norm(of_norm, found, y, stat, ctx.plan)
     g_attended, *first = _recorded_linear(attended, own, out, g_x.to(y.dtype))
-    return g_x, g_attended, g_reference, [None] * ctx.maps, [*first, *rest], None
+    return g_x, g_attended, g_reference, [None] * ctx.maps, [*first, *rest], None, None
 
 
 update.register_autograd(_update_grad, setup_context=_update_setup)

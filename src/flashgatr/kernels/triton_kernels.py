@@ -22,10 +22,25 @@ from .terms import sums
 _FREE = ["T"]  # no new compilation for another number of items
 
 
+@triton.jit
+def _tf32(x):
+    """The nearest number that TF32 can hold. Tensor cores cut the other bits off, which makes every product too small."""
+    rounded = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    return tl.where(x == x, rounded.to(tl.float32, bitcast=True), x)
+
+
+@triton.jit
+def _put(at, value, ok, ROUND: tl.constexpr):
+    """Store in the dtype of the target; rounded to TF32 if `small_product` is to read it."""
+    if ROUND:
+        value = _tf32(value)
+    tl.store(at, value.to(at.dtype.element_ty), mask=ok)
+
+
 @triton.jit(do_not_specialize=_FREE)
 def norm_forward(
     x_ptr, d_ptr, new_ptr, y_ptr, stat_ptr, T, epsilon,
-    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr,
+    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ROUND: tl.constexpr,
     ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
     """new = x + d; y = new / sqrt(max(mean_c <new, new>, epsilon)), scalars: layer norm.
@@ -45,7 +60,7 @@ def norm_forward(
     tl.store(new_ptr + at, x, mask=inside)
     squared = tl.sum(tl.where((col < 8 * C)[None, :], x * x, 0.0), axis=1) / C
     r = 1.0 / tl.sqrt(tl.maximum(squared, epsilon))
-    tl.store(y_ptr + y_at, (x * r[:, None]).to(y_ptr.dtype.element_ty), mask=inside)
+    _put(y_ptr + y_at, x * r[:, None], inside, ROUND)
     one = tl.arange(0, ONES)[None, :]
     one_at = y_ptr + t[:, None] * (F + ONES) + F + one
     tl.store(one_at, tl.where(one == 0, 1.0, 0.0).to(y_ptr.dtype.element_ty), mask=ok[:, None])
@@ -61,17 +76,17 @@ def norm_forward(
         s = tl.where(inside_s, s - mean[:, None], 0.0)
         rstd = 1.0 / tl.sqrt(tl.sum(s * s, axis=1) / S + 1e-5)
         y_at_s = t[:, None] * (F + ONES) + col_s[None, :]
-        tl.store(y_ptr + y_at_s, (s * rstd[:, None]).to(y_ptr.dtype.element_ty), mask=inside_s)
+        _put(y_ptr + y_at_s, s * rstd[:, None], inside_s, ROUND)
         tl.store(stat_ptr + 2 * t + 1, rstd, mask=ok)
 
 
 @triton.jit(do_not_specialize=_FREE)
 def norm_backward(
     gx_ptr, gy_ptr, y_ptr, stat_ptr, out_ptr, low_ptr, T,
-    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, HAS_GX: tl.constexpr, HAS_LOW: tl.constexpr,
+    C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ROUND: tl.constexpr, HAS_GX: tl.constexpr,
     ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d."""
+    """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d, or rounded."""
     F: tl.constexpr = S + 16 * C
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = t < T
@@ -87,8 +102,7 @@ def norm_backward(
     if HAS_GX:
         g += tl.load(gx_ptr + at, mask=inside, other=0.0)
     tl.store(out_ptr + at, g, mask=inside)
-    if HAS_LOW:
-        tl.store(low_ptr + at, g.to(low_ptr.dtype.element_ty), mask=inside)
+    _put(low_ptr + at, g, inside, ROUND)
     if S > 0:
         col_s = tl.arange(0, SC)
         at_s = t[:, None] * F + col_s[None, :]
@@ -103,8 +117,7 @@ def norm_backward(
         if HAS_GX:
             h += tl.load(gx_ptr + at_s, mask=inside_s, other=0.0)
         tl.store(out_ptr + at_s, h, mask=inside_s)
-        if HAS_LOW:
-            tl.store(low_ptr + at_s, h.to(low_ptr.dtype.element_ty), mask=inside_s)
+        _put(low_ptr + at_s, h, inside_s, ROUND)
 
 
 @triton.jit
@@ -190,6 +203,7 @@ def features_backward(
     WIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, AWARE: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
+    ROUND: tl.constexpr,
 ):  # fmt: skip
     """Gradient of raw; `part` (programs, H CM + 2 H) gets those of log beta, alpha and gamma, not yet summed."""
     W0: tl.constexpr = WIDTH - 4 * CM if AWARE else WIDTH
@@ -203,7 +217,7 @@ def features_backward(
         valid = ok & (place < DV)
         value = tl.load(gv_ptr + (t[:, None] * HK + v_head) * DV + place, mask=valid, other=0.0)
         row = graw_ptr + t[:, None] * R
-        tl.store(row + V_AT + v_head * DV + place, value, mask=valid)
+        _put(row + V_AT + v_head * DV + place, value, valid, ROUND)
         if v_head == 0:
             rest = tl.arange(0, 8)[None, :]
             zero = tl.zeros([ITEMS, 8], tl.float32).to(graw_ptr.dtype.element_ty)
@@ -239,7 +253,7 @@ def features_backward(
                     part + H * CM + H + head,
                     tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0),
                 )
-        tl.store(graw_ptr + at + col, g.to(graw_ptr.dtype.element_ty), mask=ok & (col < W0))
+        _put(graw_ptr + at + col, g, ok & (col < W0), ROUND)
         if AWARE:
             c = tl.arange(0, CHANNELS)[None, :]
             inside = ok & (c < CM)
@@ -270,10 +284,10 @@ def features_backward(
             bottom = w * w + epsilon
             gw = gW * omega + gomega * (epsilon - w * w) / (bottom * bottom)
             out = graw_ptr + at + W0 + c
-            tl.store(out, gw.to(graw_ptr.dtype.element_ty), mask=inside)
-            tl.store(out + CM, (gP0 * omega).to(graw_ptr.dtype.element_ty), mask=inside)
-            tl.store(out + 2 * CM, (gP1 * omega).to(graw_ptr.dtype.element_ty), mask=inside)
-            tl.store(out + 3 * CM, (gP2 * omega).to(graw_ptr.dtype.element_ty), mask=inside)
+            _put(out, gw, inside, ROUND)
+            _put(out + CM, gP0 * omega, inside, ROUND)
+            _put(out + 2 * CM, gP1 * omega, inside, ROUND)
+            _put(out + 3 * CM, gP2 * omega, inside, ROUND)
 
 
 @triton.jit
@@ -289,7 +303,7 @@ def _logits(q, k, n, N, scale):
 def small_attention_forward(
     q_ptr, k_ptr, v_ptr, o_ptr, N, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
-    ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
+    ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """One head of one set of at most ITEMS items."""
     sample, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
@@ -305,7 +319,7 @@ def small_attention_forward(
     p = _logits(q.to(tl.float32), k.to(tl.float32), n, N, scale)
     o = tl.sum(p[:, :, None] * v.to(tl.float32)[None, :, :], axis=1)
     at = o_ptr + (t * H + head) * DV + e[None, :]
-    tl.store(at, o.to(o_ptr.dtype.element_ty), mask=row & (e < DV)[None, :])
+    _put(at, o, row & (e < DV)[None, :], ROUND)
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -401,20 +415,18 @@ def adam(
     tl.store(v_ptr + i, v, mask=ok)
 
 
-@triton.jit
-def _tf32(x):
-    """The nearest number that TF32 can hold. Tensor cores cut the other bits off, which makes every product too small."""
-    rounded = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
-    return tl.where(x == x, rounded.to(tl.float32, bitcast=True), x)
-
-
 @triton.jit(do_not_specialize=["M"])
 def small_product(
     a_ptr, b_ptr, bias_ptr, out_ptr, M,
     N: tl.constexpr, K: tl.constexpr, b_row: tl.constexpr, b_column: tl.constexpr,
-    HAS_BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    HAS_BIAS: tl.constexpr, READY: tl.constexpr, ROUND: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = a b (+ bias) for few rows, in TF32: small tiles, so that the whole chip takes part. b is rounded already."""
+    """out = a b (+ bias) for few rows, in TF32: small tiles, so that the whole chip takes part.
+
+    READY: a and b are numbers of TF32 already. Else they are rounded here, which takes longer: what comes from memory can
+    no longer go straight to the tensor cores.
+    """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
     total = tl.zeros([BM, BN], tl.float32)
@@ -424,10 +436,12 @@ def small_product(
         b_mask = (k < K)[:, None] & (n < N)[None, :]
         a = tl.load(a_ptr + m[:, None] * K + k[None, :], mask=a_mask, other=0.0)
         b = tl.load(b_ptr + k[:, None] * b_row + n[None, :] * b_column, mask=b_mask, other=0.0)
-        total = tl.dot(_tf32(a), b, total, input_precision="tf32")
+        if not READY:
+            a, b = _tf32(a), _tf32(b)
+        total = tl.dot(a, b, total, input_precision="tf32")
     if HAS_BIAS:
         total += tl.load(bias_ptr + n, mask=n < N, other=0.0)[None, :]
-    tl.store(out_ptr + m[:, None] * N + n[None, :], total, mask=(m < M)[:, None] & (n < N)[None, :])
+    _put(out_ptr + m[:, None] * N + n[None, :], total, (m < M)[:, None] & (n < N)[None, :], ROUND)
 
 
 @triton.jit
@@ -494,13 +508,13 @@ def _gate_source() -> str:
 
     def store(pointer: str, at: str, values: list[str]) -> list[str]:
         return [
-            f"        tl.store({pointer} + {at} + {k} * C, ({value}).to({pointer}.dtype.element_ty), mask=ok)"
+            f"        _put({pointer} + {at} + {k} * C, {value}, ok, ROUND)"
             for k, value in enumerate(values)
         ]
 
     head = [
         "                  C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr,",
-        "                  BLOCK: tl.constexpr):",
+        "                  ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    F: tl.constexpr = S + 16 * C",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "    if tl.program_id(1) == 0:",
@@ -516,7 +530,7 @@ def _gate_source() -> str:
         "            at = i // S * F + i % S",
         "            value, slope = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)",
         "            y_at = i // S * (F + ONES) + i % S",
-        "            tl.store(y_ptr + y_at, value.to(y_ptr.dtype.element_ty), mask=ok)",
+        "            _put(y_ptr + y_at, value, ok, ROUND)",
     ]
     gated = [f"gate * x{k}" for k in range(BLADES)]
     passed = [f"gate * g{k}" for k in range(1, BLADES)]
@@ -543,7 +557,7 @@ def _gate_source() -> str:
         "        _write_ones(y_ptr, e, T, F, ONES)",
         *scalars,
         "            g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)",
-        "            tl.store(gx_ptr + at, (g * slope).to(gx_ptr.dtype.element_ty), mask=ok)",
+        "            _put(gx_ptr + at, g * slope, ok, ROUND)",
     ]
     return "\n".join(lines) + "\n"
 
@@ -554,7 +568,7 @@ def _bilinear_source() -> str:
         "@triton.jit(do_not_specialize=['T'])",
         "def bilinear_forward(p_ptr, y_ptr, ref_ptr, out_ptr, T,",
         "                     C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
-        "                     BLOCK: tl.constexpr):",
+        "                     ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "    F: tl.constexpr = S + 32 * C + ONES",
         "    if tl.program_id(1) == 1:",
@@ -580,8 +594,7 @@ def _bilinear_source() -> str:
 
     def store(pointer: str, values: list[str], offset: int, step: int = 1) -> list[str]:
         return [
-            f"        tl.store({pointer} + {offset} * C + {k * step} * C, ({value})"
-            f".to({pointer}_ptr.dtype.element_ty), mask=ok)"
+            f"        _put({pointer} + {offset} * C + {k * step} * C, {value}, ok, ROUND)"
             for k, value in enumerate(values)
         ]
 
@@ -601,7 +614,7 @@ def _bilinear_source() -> str:
         "@triton.jit(do_not_specialize=['T'])",
         "def bilinear_backward(p_ptr, y_ptr, ref_ptr, ga_ptr, gp_ptr, out_ptr, gref_ptr, T,",
         "                      C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
-        "                      HAS_GREF: tl.constexpr, BLOCK: tl.constexpr):",
+        "                      HAS_GREF: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "    F: tl.constexpr = S + 32 * C + ONES",
         "    if tl.program_id(1) == 2:",
@@ -751,7 +764,7 @@ def _compile(title: str, source: str) -> Any:
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType(f"{__name__}_{title}")
     module.__dict__.update(
-        triton=triton, tl=tl, _write_ones=_write_ones, _gate=_gate, _activate=_activate
+        triton=triton, tl=tl, _put=_put, _write_ones=_write_ones, _gate=_gate, _activate=_activate
     )
     exec(compile(source, name, "exec"), module.__dict__)  # our own text, from our own tables
     return module
