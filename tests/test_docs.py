@@ -323,8 +323,8 @@ def of_our_recipe():
 
 def of_its_parts():
     for huber, loss in ((0.0, "squared error"), (0.01, "robust")):
-        for scaling, systems in ((0.0, "as they are"), (0.3, "of random size")):
-            parts = {"data.options.huber": huber, "data.options.scaling": scaling}
+        for spread, systems in ((0.0, "as they are"), (0.3, "of random size")):
+            parts = {"data.options.huber": huber, "data.options.scaling": spread}
             means = (statistics.mean(_seeds(m, recipe="nbody_robust", **parts)) for m in METRICS)
             yield _row(loss, systems, *(f"{x:.2e}" for x in means))
 

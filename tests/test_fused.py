@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgatr import AxialGATr, GATr
 from flashgatr.algebra import BLADES, PGA
-from flashgatr.kernels import c_kernels, cpu, fused, rows
+from flashgatr.kernels import c_kernels, cpu, fused, one_node, rows
 from flashgatr.kernels.paths import plain_kernels
 from flashgatr.kernels.terms import sums
 from flashgatr.nn import EquiLinear
@@ -639,6 +639,68 @@ def test_gradients_are_finite_where_the_norm_is_clamped(scale, dtype):
     found, expected = (_results(net, mv, s, plain=plain, **given) for plain in (False, True))
     assert all(x.isfinite().all() for x in found.values())
     _assert_equal(found, expected, 1e-12 if dtype == torch.float64 else 1e-4)
+
+
+# ---- a block as one node ----
+
+
+def _nodes(result):
+    """How many nodes of its graph are whole blocks."""
+    seen, left = set(), [result.grad_fn]
+    while left:
+        node = left.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            left += [following for following, _ in node.next_functions]
+    return sum("OneNode" in type(node).__name__ for node in seen)
+
+
+@pytest.mark.parametrize("name", ["default", "all learned weights", "reinsert mv and s multi-head"])
+def test_a_block_on_small_sets_is_one_node_and_gives_the_same_bits(name, monkeypatch):
+    net = _net(dtype=torch.float32, **VARIANTS[name])
+    mv, s = _data(net, 7, 5, dtype=torch.float32)
+    found = _results(net, mv, s)
+    assert _nodes(net(mv, s)[0]) == len(net.blocks)
+    monkeypatch.setattr(one_node, "MOST_ROWS", 34)
+    apart = _results(net, mv, s)
+    assert _nodes(net(mv, s)[0]) == 0
+    assert all(torch.equal(x, apart[k]) for k, x in found.items())
+
+
+def test_one_output_of_a_block_may_be_left_out_of_a_loss():
+    net = _net(num_blocks=1)
+    rows_of = {}
+
+    def watch(block, given, found):
+        rows_of["x"], rows_of["delta"] = found
+
+    net.blocks[0].register_forward_hook(watch)
+    mv, s = _data(net, 3, 4)
+    for name in ("x", "delta"):
+        gradients = []
+        for most in (one_node.MOST_ROWS, 0):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(one_node, "MOST_ROWS", most)
+                net(mv, s)
+                (found,) = torch.autograd.grad(rows_of[name].square().sum(), mv)
+                gradients.append(found)
+        assert torch.equal(*gradients)
+
+
+def test_blocks_of_which_nothing_is_learned_pass_gradients_on():
+    net = _net()
+    for p in net.parameters():
+        p.requires_grad_(False)
+    mv, s = _data(net, 3, 4)
+    fused_mv, plain_mv = (
+        torch.autograd.grad(_forward(net, mv, s, plain), mv)[0] for plain in (False, True)
+    )
+    torch.testing.assert_close(fused_mv, plain_mv)
+
+
+def _forward(net, mv, s, plain):
+    with plain_kernels() if plain else contextlib.nullcontext():
+        return net(mv, s)[0].square().sum()
 
 
 # ---- the same bits ----

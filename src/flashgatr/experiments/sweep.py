@@ -83,7 +83,9 @@ def _cases(given: dict[str, Any], grid: dict[str, Any]) -> list[Case]:
             raise ConfigError(f"[when.{text!r}] must be a table of settings, got {settings!r}")
         for name, setting in settings.items():
             if isinstance(setting, dict) or name in grid:
-                why = "is in the grid" if name in grid else "is a table: write dotted keys in quotes"
+                why = (
+                    "is in the grid" if name in grid else "is a table: write dotted keys in quotes"
+                )
                 raise ConfigError(f"[when.{text!r}]: {name} {why}")
         cases.append((key, value, [f"{k}={toml.literal(v)}" for k, v in settings.items()]))
     return cases

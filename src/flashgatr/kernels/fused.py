@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..nn.attend import attend
 from ..nn.linear import EquiLinear
+from . import one_node
 from .ends import SMALL_SAMPLE as SMALL_SAMPLE
 from .ends import enter as enter
 from .ends import leave as leave
@@ -29,6 +30,7 @@ from .plan import Heads as Heads
 from .plan import Sizes as Sizes
 from .plan import block_plan as block_plan
 from .plan import read_plan as read_plan
+from .registered import is_watched
 from .rows import parameters_of
 from .small_attention import small_attention as small_attention
 from .weights import Weights as Weights
@@ -57,43 +59,39 @@ def run_block(
     prepared = block.weights.get([p for group in parameters for p in group], text, delta.dtype)
     attention = block.attention.attention
     named = zip("abg", (attention.log_alpha, attention.log_beta, attention.log_gamma), strict=True)
-    logs = {name: log for name, log in named if log is not None}
+    learned = {name: log for name, log in named if log is not None}
+    logs, terms = list(learned.values()), "".join(learned)
     extra = around.extra if len(layers) > REINSERT else None
-    used = [QKV] if extra is None else [QKV, REINSERT]
-    x, _, _, q, k, v, _ = queries(
-        x,
-        delta,
-        extra,
-        [prepared[i] for i in used],
-        [p for i in used for p in parameters[i]],
-        list(logs.values()),
-        "".join(logs),
-        text,
-    )
-    attended, ready = _attend(q, k, v, attention.scale, around)
-    used = [OUT, *range(INPUTS, LAST + 1)]
-    x, _, _, delta, _, _ = update(
-        x,
-        attended,
-        around.reference,
-        [prepared[i] for i in used],
-        [p for i in used for p in parameters[i]],
-        text,
-        ready,
-    )
+    ours = [QKV] if extra is None else [QKV, REINSERT], [OUT, *range(INPUTS, LAST + 1)]
+    maps = [prepared[i] for i in ours[0]], [prepared[i] for i in ours[1]]
+    first, second = ([p for i in some for p in parameters[i]] for some in ours)
+    is_small = _is_small(x, around)
+    if is_small and x.shape[0] <= one_node.MOST_ROWS and torch.is_grad_enabled():
+        given = x, delta, around.reference, extra, *logs, *first, *second
+        if not is_watched(given):
+            counts, items = (len(logs), len(first)), max(around.sets.shape[-1], 1)
+            facts = one_node.Block(maps, counts, terms, text, items, attention.scale)
+            return one_node.OneNode.apply(facts, *given)  # type: ignore[no-any-return, no-untyped-call]
+    x, _, _, q, k, v, _ = queries(x, delta, extra, maps[0], first, logs, terms, text)
+    attended = _attend(q, k, v, attention.scale, around, is_small)
+    x, _, _, delta, _, _ = update(x, attended, around.reference, maps[1], second, text, is_small)
     return x, delta
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, around: Surroundings
-) -> tuple[Tensor, bool]:
-    """(T, H·V) from queries, keys and values of all items, and whether a kernel of ours wrote it."""
+def _is_small(x: Tensor, around: Surroundings) -> bool:
+    """Whether our own kernel for attention within small sets serves."""
     sets = around.sets
-    is_open = sets.is_plain and around.attention_mask is None
+    if not sets.is_plain or around.attention_mask is not None:
+        return False
     # A traced graph serves all sizes, so it must not depend on this one.
-    is_small = (
-        is_open and not torch.compiler.is_compiling() and sets.shape[-1] <= backend(q).SMALL_SET
-    )
+    return not torch.compiler.is_compiling() and sets.shape[-1] <= backend(x).SMALL_SET
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, around: Surroundings, is_small: bool
+) -> Tensor:
+    """(T, H·V) from queries, keys and values of all items."""
+    sets = around.sets
     if is_small:
         out = small_attention(q, k, v, max(sets.shape[-1], 1), scale)
     else:
@@ -107,4 +105,4 @@ def _attend(
             context_sets=sets,
             attention_mask=around.attention_mask,
         ).flatten(0, -3)
-    return out.flatten(1), bool(is_small)
+    return out.flatten(1)  # type: ignore[no-any-return]

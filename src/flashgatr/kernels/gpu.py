@@ -162,7 +162,7 @@ def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
 
 
 def _copied(parameters: Sequence[Tensor]) -> Tensor:
-    return torch._C._nn.flatten_dense_tensors(list(parameters))  # type: ignore[no-any-return]
+    return torch._C._nn.flatten_dense_tensors(list(parameters))
 
 
 def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
@@ -178,7 +178,12 @@ def linear(x: Tensor, prepared: Tensor, plan: LinearPlan, *, ready: bool = True)
 
 
 def _product(
-    x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, ready: bool = True, rounds: bool = False
+    x: Tensor,
+    matrix: Tensor,
+    bias: Tensor | None = None,
+    *,
+    ready: bool = True,
+    rounds: bool = False,
 ) -> Tensor:
     """x matrix + bias. The vendor's library shines on large products; on a few hundred rows it leaves the chip idle.
 

@@ -252,15 +252,21 @@ def _queries_grad(
     g_x, g_delta, g_extra, g_theta, g_logs = queries_backward(
         g_new, g_y, *outer, y, stat, extra, raw, prepared, logs, ctx.terms, ctx.plan
     )
-    h, c = heads.queries, heads.mv
-    beta, alpha, gamma = (g.view(h, -1) for g in g_logs.split([h * c, h, h]))
-    named = [g for g, name in zip((alpha, beta, gamma), "abg", strict=True) if name in ctx.terms]
     return (
         g_x, g_delta if g_delta.numel() else g_x.to(y.dtype), None if extra is None else g_extra,
         nothing, per_parameter(g_theta, parameters),
-        [g.to(log.dtype) for g, log in zip(named, logs, strict=True)],
-        None, None,
+        log_gradients(g_logs, logs, ctx.terms, ctx.plan), None, None,
     )  # fmt: skip
+
+
+def log_gradients(flat: Tensor, logs: Sequence[Tensor], terms: str, plan: str) -> list[Tensor]:
+    """Of the learned weights, from those that `queries_backward` found (beta, alpha, gamma)."""
+    if not logs:
+        return []
+    h, c = read_plan(plan).heads.queries, read_plan(plan).heads.mv
+    beta, alpha, gamma = (g.view(h, -1) for g in flat.split([h * c, h, h]))
+    named = [g for g, name in zip((alpha, beta, gamma), "abg", strict=True) if name in terms]
+    return [g.to(log.dtype) for g, log in zip(named, logs, strict=True)]
 
 
 def _queries_grad_recorded(

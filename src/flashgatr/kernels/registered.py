@@ -6,7 +6,7 @@ the same backward pass through an autograd.Function: on small networks the dispa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any
 
@@ -48,7 +48,7 @@ class Operator:
             else:
                 flat.append(x)
                 counts.append(None)
-        if torch.compiler.is_compiling() or _is_watched(flat):
+        if torch.compiler.is_compiling() or is_watched(flat):
             return self.registered(*given)
         if self._differentiable is None or not torch.is_grad_enabled():
             return self.function(*given)
@@ -60,7 +60,7 @@ def operator(name: str) -> Callable[[Implementation], Operator]:
     return lambda function: Operator(name, function)
 
 
-def _is_watched(given: list[Any]) -> bool:
+def is_watched(given: Sequence[Any]) -> bool:
     """Whether somebody follows the operators of this call, or its tensors are not ordinary ones."""
     if torch._C._len_torch_dispatch_stack() or is_transformed():
         return True
