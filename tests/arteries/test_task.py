@@ -258,6 +258,14 @@ def test_evaluation_reports_every_mesh_and_what_motions_change():
     assert made.validate(made.model)["score"] == pytest.approx(found["val"]["epsilon_mean"])
 
 
+def test_evaluation_in_bfloat16_says_what_its_rounding_costs():
+    full, half = make(), make("train.precision=bfloat16")
+    half.model.load_state_dict(full.model.state_dict())
+    exact, rounded = (made.evaluate(made.model.eval()) for made in (full, half))
+    assert rounded["test_float32"]["epsilon_mean"] == pytest.approx(exact["test"]["epsilon_mean"])
+    assert rounded["test"]["epsilon_mean"] != exact["test"]["epsilon_mean"]
+
+
 def test_moving_breaks_a_model_that_is_not_equivariant():
     plain = override(
         runs.defaults("arteries"),

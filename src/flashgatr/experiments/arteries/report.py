@@ -59,7 +59,7 @@ REFERENCE: dict[str, Any] = {
         "gatr_shallow": 7.8,
     },
 }
-SETS = ("test", "val", "test_moved", "test_mirrored")
+SETS = ("test", "val", "test_float32", "test_moved", "test_mirrored")
 METRICS = (*MEASURES["arteries"].columns, "change_mean")
 SHOWN_WALLS = {"best": 0.0, "median": 0.5, "90 % quantile": 0.9, "worst": 1.0}
 """The meshes drawn: quantiles of GATr's ε."""

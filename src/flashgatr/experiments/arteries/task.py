@@ -219,8 +219,8 @@ class ArteryTask:
         return {"score": found["epsilon_mean"], "median": found["epsilon_median"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Metrics on `test` (with every mesh's ε) and `val`, if there is one, as configured, and on the test meshes turned and
-        moved, or mirrored.
+        """Metrics on `test` (with every mesh's ε) and `val`, if there is one, as configured, without bfloat16's rounding, and on
+        the test meshes turned and moved, or mirrored.
 
         `change` says by how much, relative to them, moving changes the predictions (moved back) in float32 (or TF32,
         where that was trained in): mean and largest of all meshes. Errors are those of the precision of training.
@@ -241,6 +241,8 @@ class ArteryTask:
             mesh.name: round(e.epsilon, 4) for mesh, e in zip(test, errors, strict=True)
         }
         still = list(self.predictions(model, test, "float32"))
+        if self.precision == "bfloat16":
+            results["test_float32"] = summarise(_errors(iter(still), test)) | about
         for name, mirror in (("test_moved", False), ("test_mirrored", True)):
             moves = _moves(len(test), mirror)
             moved = [_moved(mesh, *move) for mesh, move in zip(test, moves, strict=True)]
