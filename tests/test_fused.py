@@ -14,6 +14,7 @@ import pickle
 import random
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -687,6 +688,24 @@ def test_one_output_of_a_block_may_be_left_out_of_a_loss():
         assert torch.equal(*gradients)
 
 
+def test_what_a_block_saved_is_let_go_after_the_backward_pass():
+    net, alive = _net(), []
+    prepare = one_node.OneNode.forward
+    mv, s = _data(net, 3, 4)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def watched(ctx, *given):
+            alive.extend(weakref.ref(x) for x in given[5:17] if not x.requires_grad)
+            return prepare(ctx, *given)
+
+        patch.setattr(one_node.OneNode, "forward", staticmethod(watched))
+        loss = net(mv, s)[0].sum()
+    assert any(x() is not None for x in alive)
+    loss.backward()
+    assert loss.grad_fn is not None  # somebody keeps the loss
+    assert all(x() is None for x in alive)
+
+
 def test_blocks_of_which_nothing_is_learned_pass_gradients_on():
     net = _net()
     for p in net.parameters():
@@ -701,6 +720,22 @@ def test_blocks_of_which_nothing_is_learned_pass_gradients_on():
 def _forward(net, mv, s, plain):
     with plain_kernels() if plain else contextlib.nullcontext():
         return net(mv, s)[0].square().sum()
+
+
+def test_weights_are_kept_whichever_way_torch_was_told_of_tf32():
+    code = """
+import torch
+from flashgatr import GATr
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+net = GATr(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=4, num_blocks=1)
+with net.frozen():
+    net(torch.randn(3, 1, 16))
+from flashgatr.kernels import gpu
+assert gpu.in_tf32()
+"""
+    if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
+        pytest.skip("this torch has the older settings only")
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 # ---- the same bits ----

@@ -174,8 +174,10 @@ class _Jitted:
 
 def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments(monkeypatch):
     monkeypatch.setattr(launch, "_stream", lambda device: 77)
-    hooks = SimpleNamespace(launch_enter_hook=SimpleNamespace(calls=[]))
+    nobody = SimpleNamespace(calls=[])
+    hooks = SimpleNamespace(launch_enter_hook=SimpleNamespace(calls=[]), launch_exit_hook=nobody)
     monkeypatch.setattr(launch, "_runtime", lambda: hooks)
+    monkeypatch.setattr(launch, "_takes_constants", lambda: True)
     jitted = _Jitted()
     kernel, x = launch.Kernel(jitted), torch.zeros(64)
     kernel[2, 3](x, 5, SIZE=8, num_warps=4)
@@ -192,6 +194,15 @@ def test_a_kernel_is_looked_for_once_for_every_kind_of_arguments(monkeypatch):
     for given, n, size in others:
         kernel[2, 3](given, n, SIZE=size, num_warps=4)
         assert jitted.calls[-1][0] == "found"
+
+
+def test_a_triton_that_wants_other_arguments_looks_for_its_kernels_itself(monkeypatch):
+    monkeypatch.setattr(launch, "_takes_constants", lambda: False)
+    jitted = _Jitted()
+    kernel, x = launch.Kernel(jitted), torch.zeros(64)
+    for _ in range(2):
+        kernel[2, 3](x, 5, SIZE=8, num_warps=4)
+    assert [call[0] for call in jitted.calls] == ["found", "found"]
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch):

@@ -77,6 +77,7 @@ def test_settings_may_depend_on_the_grid(tmp_path):
         ('[when."seed=0"]\n"train.lf" = 5', "unknown key train.lf"),
         ('[when]\n"seed=0" = 5', "must be a table of settings, got 5"),
         ("[where]", "may have the tables"),
+        ('"train.lr" = 3\n[when."train.lr=3"]', "grid.train.lr must list values, got 3"),
     ],
 )
 def test_faulty_conditions_are_refused(tmp_path, text, complaint):

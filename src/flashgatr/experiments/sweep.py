@@ -63,6 +63,9 @@ def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[P
         raise ConfigError(
             f"{recipe} may have the tables [run], [grid] and [when], got {sorted(content)}"
         )
+    for key, choices in grid.items():
+        if not isinstance(choices, list) or not choices:
+            raise ConfigError(f"grid.{key} must list values, got {choices!r}")
     base = configuration.from_dict(content.get("run", {}))
     return list(_runs(base, grid, _cases(cases, grid), folder, changes or []))
 
@@ -111,9 +114,6 @@ def select(runs: list[Planned], only: list[str]) -> list[Planned]:
 def _runs(
     base: RunConfig, grid: dict[str, Any], cases: list[Case], folder: Path, changes: list[str]
 ) -> Iterator[Planned]:
-    for key, choices in grid.items():
-        if not isinstance(choices, list) or not choices:
-            raise ConfigError(f"grid.{key} must list values, got {choices!r}")
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, values, strict=True))
         name = (

@@ -278,6 +278,8 @@ def norm_backward(
     stat: Tensor,
     sizes: Sizes,
     delta_dtype: torch.dtype,
+    *,
+    always: bool = True,
 ) -> tuple[Tensor, Tensor]:
     y = y.contiguous()
     out = torch.empty_like(y)

@@ -67,10 +67,11 @@ def run_block(
     first, second = ([p for i in some for p in parameters[i]] for some in ours)
     is_small = _is_small(x, around)
     if is_small and x.shape[0] <= one_node.MOST_ROWS and torch.is_grad_enabled():
-        given = x, delta, around.reference, extra, *logs, *first, *second
+        given = x, delta, around.reference, extra, *maps[0], *maps[1], *logs, *first, *second
         if not is_watched(given):
-            counts, items = (len(logs), len(first)), max(around.sets.shape[-1], 1)
-            facts = one_node.Block(maps, counts, terms, text, items, attention.scale)
+            counts = len(maps[0]), len(maps[1]), len(logs), len(first)
+            items = max(around.sets.shape[-1], 1)
+            facts = one_node.Block(counts, terms, text, items, attention.scale)
             return one_node.OneNode.apply(facts, *given)  # type: ignore[no-any-return, no-untyped-call]
     x, _, _, q, k, v, _ = queries(x, delta, extra, maps[0], first, logs, terms, text)
     attended = _attend(q, k, v, attention.scale, around, is_small)

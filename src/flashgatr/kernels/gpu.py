@@ -129,21 +129,26 @@ def prepare(
     table = _on_device(_prepare_table, plans, theta.device)
     out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
     grid = (math.ceil(table.numel() / 1024),)
-    rounded = dtype == torch.float32 and _in_tf32()
+    rounded = dtype == torch.float32 and in_tf32()
     kernels.prepare[grid](
         theta, table, _factors(theta.device), out, table.numel(), ROUND=rounded, BLOCK=1024
     )
     return out
 
 
-def _in_tf32() -> bool:
+def in_tf32() -> bool:
     """Whether products of float32 numbers may be made of TF32's."""
-    return torch.get_float32_matmul_precision() != "highest"
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except (
+        RuntimeError
+    ):  # it was said by torch's newer settings, after which the older ones cannot be read
+        return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def _rounds(rows: Tensor) -> bool:
     """Whether products of these rows are our own in TF32, whose kernel expects numbers that are rounded already."""
-    return 0 < rows.shape[0] <= FEW_ROWS and rows.dtype == torch.float32 and _in_tf32()
+    return 0 < rows.shape[0] <= FEW_ROWS and rows.dtype == torch.float32 and in_tf32()
 
 
 def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
@@ -386,17 +391,21 @@ def norm_backward(
     stat: Tensor,
     sizes: Sizes,
     delta_dtype: torch.dtype,
+    *,
+    always: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of x, and of delta in its dtype, as products want it."""
+    """Gradient of x, and of delta in its dtype, as products want it; unless always, empty where that is the same."""
     items = y.shape[0]
     out = torch.empty(items, sizes.width, device=y.device)
-    low = torch.empty_like(out, dtype=delta_dtype)
+    has_low = always or delta_dtype != out.dtype or _rounds(out)
+    low = torch.empty_like(out, dtype=delta_dtype) if has_low else out.new_empty(0)
     if items:
         tile = _tile(sizes, items)
         grid = (math.ceil(items / tile["ITEMS"]),)
         kernels.norm_backward[grid](
             y if g_new is None else g_new, g_y, y, stat, out, low, items,
-            C=sizes.mv, S=sizes.s, ONES=ONES, ROUND=_rounds(low), HAS_GX=g_new is not None, **tile,
+            C=sizes.mv, S=sizes.s, ONES=ONES, ROUND=_rounds(low), HAS_GX=g_new is not None,
+            HAS_LOW=has_low, **tile,
         )  # fmt: skip
     return out, low
 

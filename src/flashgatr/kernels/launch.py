@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -51,7 +52,9 @@ class Kernel:
         known = self._known.get(key)
         if known is None:
             compiled = self.function[grid](*arguments, **constants)
-            if hasattr(compiled, "run"):  # an interpreted kernel has no such thing
+            if (
+                hasattr(compiled, "run") and _takes_constants()
+            ):  # an interpreted kernel has no such thing
                 names = self.function.arg_names[len(arguments) :]
                 self._known[key] = compiled, tuple(constants[name] for name in names)
             return
@@ -86,7 +89,20 @@ def _runtime() -> Any:
 def _is_watched() -> bool:
     """Whether somebody, a profiler perhaps, is to be told of launches, or whether that cannot be known."""
     runtime = _runtime()
-    return runtime is None or bool(getattr(runtime.launch_enter_hook, "calls", True))
+    if runtime is None:
+        return True
+    hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
+    return any(getattr(hook, "calls", True) for hook in hooks)
+
+
+@lru_cache(maxsize=1)
+def _takes_constants() -> bool:
+    """Whether this Triton's compiled kernels take all arguments of the function, as they do from 3.3 on."""
+    try:
+        version = metadata.version("triton")
+    except metadata.PackageNotFoundError:  # by another name
+        return False
+    return tuple(map(int, version.split(".")[:2])) >= (3, 3)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:

@@ -23,11 +23,11 @@ MOST_ROWS = 4096
 
 
 class Block(NamedTuple):
-    """What there is besides the rows: weights as the backend wants them, of the first and of the second operator, and facts."""
+    """What there is besides tensors."""
 
-    prepared: tuple[list[Tensor], list[Tensor]]
-    counts: tuple[int, int]
-    """Of the learned weights of attention, and of the parameters of the first operator."""
+    counts: tuple[int, int, int, int]
+    """How many tensors there are of each kind: weights as the backend wants them, of the first and of the second operator;
+    learned weights of attention; parameters of the first operator. The rest are parameters of the second."""
     terms: str
     plan: str
     items: int
@@ -37,21 +37,20 @@ class Block(NamedTuple):
 def run(
     block: Block, x: Tensor, delta: Tensor, reference: Tensor, extra: Tensor | None, *flat: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The block, operator by operator. flat: learned weights, then the parameters of both operators."""
-    logs, first, second = _split(block, flat)
-    x, _, _, q, k, v, _ = queries(
-        x, delta, extra, block.prepared[0], first, logs, block.terms, block.plan
-    )
+    """The block, operator by operator. flat: as `counts` says."""
+    maps, more, logs, first, second = _split(block, flat)
+    x, _, _, q, k, v, _ = queries(x, delta, extra, maps, first, logs, block.terms, block.plan)
     attended = small_attention(q, k, v, block.items, block.scale).flatten(1)
-    x, _, _, delta, _, _ = update(
-        x, attended, reference, block.prepared[1], second, block.plan, True
-    )
+    x, _, _, delta, _, _ = update(x, attended, reference, more, second, block.plan, True)
     return x, delta
 
 
-def _split(block: Block, flat: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
-    a, b = block.counts
-    return list(flat[:a]), list(flat[a : a + b]), list(flat[a + b :])
+def _split(block: Block, flat: Sequence[Tensor]) -> list[list[Tensor]]:
+    groups, start = [], 0
+    for count in block.counts:
+        groups.append(list(flat[start : start + count]))
+        start += count
+    return [*groups, list(flat[start:])]
 
 
 class OneNode(torch.autograd.Function):
@@ -61,13 +60,13 @@ class OneNode(torch.autograd.Function):
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
         ctx.block, x, delta, reference, extra, *flat = given
         block: Block = ctx.block
-        logs, first, second = _split(block, flat)
+        maps, more, logs, first, second = _split(block, flat)
         new, *saved, q, k, v, raw = queries.function(
-            x, delta, extra, block.prepared[0], first, logs, block.terms, block.plan
+            x, delta, extra, maps, first, logs, block.terms, block.plan
         )
         attended = small_attention.function(q, k, v, block.items, block.scale)
         out, *rest = update.function(
-            new, attended.flatten(1), reference, block.prepared[1], second, block.plan, True
+            new, attended.flatten(1), reference, more, second, block.plan, True
         )
         y, stat, last, projected, wide = rest
         made = *saved, q, k, v, raw, attended, y, stat, projected, wide
@@ -84,25 +83,26 @@ class OneNode(torch.autograd.Function):
             inputs = [x, delta, reference, extra, *flat]
             return (None, *plain.gradients(lambda *given: run(block, *given), inputs, list(outer)))
         first_y, first_stat, q, k, v, raw, attended, y, stat, projected, wide = made
-        logs, first, second = _split(block, flat)
+        maps, more, logs, first, second = _split(block, flat)
         g_x, g_delta = outer
         if g_delta is None:
             g_delta = torch.zeros_like(delta)
         needed = ctx.needs_input_grad[3]
-        g_x, g_attended, g_reference, g_second = update_backward.function(
-            g_x, None, g_delta, attended.flatten(1), reference, y, stat, projected, wide,
-            block.prepared[1], block.plan, needed,
+        g_x, g_attended, g_reference, g_second = update_backward(
+            g_x, None, g_delta, attended.flatten(1), reference, y, stat, projected, wide, more,
+            block.plan, needed,
         )  # fmt: skip
-        of_attention = small_attention_backward.function(
+        of_attention = small_attention_backward(
             q, k, v, g_attended.view(attended.shape), block.items, block.scale
         )
-        g_x, g_delta, g_extra, g_first, g_logs = queries_backward.function(
-            g_x, None, *of_attention, first_y, first_stat, extra, raw, block.prepared[0], logs,
-            block.terms, block.plan,
+        g_x, g_delta, g_extra, g_first, g_logs = queries_backward(
+            g_x, None, *of_attention, first_y, first_stat, extra, raw, maps, logs, block.terms,
+            block.plan,
         )  # fmt: skip
         return (
             None, g_x, g_delta if g_delta.numel() else g_x.to(delta.dtype),
             g_reference if needed else None, None if extra is None else g_extra,
+            *[None] * (len(maps) + len(more)),
             *log_gradients(g_logs, logs, block.terms, block.plan),
             *per_parameter(g_first, first), *per_parameter(g_second, second),
         )  # fmt: skip

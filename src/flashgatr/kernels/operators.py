@@ -403,9 +403,9 @@ def update_backward(
         gradients.add(1, y, g_projected)
         del g_projected, g_product
         if g_y is None:
-            g_x, low = be.norm_backward(g_new, found, y, stat, p.sizes, y.dtype)
+            g_x, low = be.norm_backward(g_new, found, y, stat, p.sizes, y.dtype, always=False)
     if g_y is not None:
-        g_x, low = be.norm_backward(g_new, found + g_y, y, stat, p.sizes, y.dtype)
+        g_x, low = be.norm_backward(g_new, found + g_y, y, stat, p.sizes, y.dtype, always=False)
     low = low if low.numel() else g_x.to(y.dtype)
     with be.together():
         gradients.add(0, attended, low)

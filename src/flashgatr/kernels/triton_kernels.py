@@ -84,7 +84,7 @@ def norm_forward(
 def norm_backward(
     gx_ptr, gy_ptr, y_ptr, stat_ptr, out_ptr, low_ptr, T,
     C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ROUND: tl.constexpr, HAS_GX: tl.constexpr,
-    ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
+    HAS_LOW: tl.constexpr, ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
     """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d, or rounded."""
     F: tl.constexpr = S + 16 * C
@@ -102,7 +102,8 @@ def norm_backward(
     if HAS_GX:
         g += tl.load(gx_ptr + at, mask=inside, other=0.0)
     tl.store(out_ptr + at, g, mask=inside)
-    _put(low_ptr + at, g, inside, ROUND)
+    if HAS_LOW:
+        _put(low_ptr + at, g, inside, ROUND)
     if S > 0:
         col_s = tl.arange(0, SC)
         at_s = t[:, None] * F + col_s[None, :]
@@ -117,7 +118,8 @@ def norm_backward(
         if HAS_GX:
             h += tl.load(gx_ptr + at_s, mask=inside_s, other=0.0)
         tl.store(out_ptr + at_s, h, mask=inside_s)
-        _put(low_ptr + at_s, h, inside_s, ROUND)
+        if HAS_LOW:
+            _put(low_ptr + at_s, h, inside_s, ROUND)
 
 
 @triton.jit

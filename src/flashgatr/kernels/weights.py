@@ -79,7 +79,8 @@ class Weights:
         with torch.no_grad():
             if not self._depth or torch.compiler.is_compiling():
                 return prepare(parameters, plan, dtype)  # type: ignore[no-any-return]
-            key = (plan, dtype, parameters[0].device, torch.get_float32_matmul_precision())
+            device = parameters[0].device
+            key = (plan, dtype, device, device.type == "cuda" and gpu.in_tf32())
             if key not in self._kept:
                 with torch.inference_mode(False):
                     self._kept[key] = prepare(parameters, plan, dtype)
