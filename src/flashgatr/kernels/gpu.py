@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..algebra import BLADES, EUCLIDEAN
-from .launch import kernels
+from .launch import Bound, kernels
 from .rows import (
     ALIGN,
     ATTENDED,
@@ -47,6 +47,8 @@ FEW_ROWS = 512
 """Up to so many rows, float32 products in TF32 are made by a kernel of our own."""
 RECOMPUTE = 4096
 """From so many items on, memory counts more than a product: what is cheap to make again is not saved."""
+_KEPT = 1024
+"""Launches of a kind that are kept: one for every number of items, mostly."""
 _FILL = 132 * 4
 """So many programs keep an H100 or H200 busy."""
 
@@ -196,16 +198,23 @@ def _product(
     """
     if not _rounds(x):
         return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
-    (m, k), n = x.shape, matrix.shape[1]
+    m, n = x.shape[0], matrix.shape[1]
     x = x.contiguous()
     out = torch.empty(m, n, device=x.device)
-    tile = _product_tile(m, n)
-    kernels.small_product[math.ceil(m / tile["BM"]), math.ceil(n / tile["BN"])](
-        x, matrix, x if bias is None else bias, out, m,
-        N=n, K=k, b_row=matrix.stride(0), b_column=matrix.stride(1), HAS_BIAS=bias is not None,
-        READY=ready, ROUND=rounds, **tile,
-    )  # fmt: skip
+    kernel = _small_product(m, *matrix.shape, *matrix.stride(), bias is not None, ready, rounds)
+    kernel(x, matrix, x if bias is None else bias, out, m)
     return out
+
+
+@lru_cache(maxsize=_KEPT)
+def _small_product(
+    m: int, k: int, n: int, row: int, column: int, has_bias: bool, ready: bool, rounds: bool
+) -> Bound:
+    tile = _product_tile(m, n)
+    return kernels.small_product.bound(  # type: ignore[no-any-return]
+        (math.ceil(m / tile["BM"]), math.ceil(n / tile["BN"])),
+        N=n, K=k, b_row=row, b_column=column, HAS_BIAS=has_bias, READY=ready, ROUND=rounds, **tile,
+    )  # fmt: skip
 
 
 def _product_tile(rows: int, columns: int) -> dict[str, int]:
@@ -375,13 +384,17 @@ def norm(
     y = torch.empty(items, normed_width(sizes), dtype=dtype, device=x.device)
     stat = torch.empty(items, 2, device=x.device)
     if items:
-        tile = _tile(sizes, items)
-        grid = (math.ceil(items / tile["ITEMS"]),)
-        kernels.norm_forward[grid](
-            x, delta, new, y, stat, items, epsilon,
-            C=sizes.mv, S=sizes.s, ONES=ONES, ROUND=_rounds(y), **tile,
-        )  # fmt: skip
+        kernel = _norm("forward", sizes, items, ROUND=_rounds(y))
+        kernel(x, delta, new, y, stat, items, epsilon)
     return new, y, stat
+
+
+@lru_cache(maxsize=_KEPT)
+def _norm(direction: str, sizes: Sizes, items: int, **flags: bool) -> Bound:
+    tile = _tile(sizes, items)
+    kernel = getattr(kernels, f"norm_{direction}")
+    grid = (math.ceil(items / tile["ITEMS"]),)
+    return kernel.bound(grid, C=sizes.mv, S=sizes.s, ONES=ONES, **flags, **tile)  # type: ignore[no-any-return]
 
 
 def norm_backward(
@@ -400,17 +413,26 @@ def norm_backward(
     has_low = always or delta_dtype != out.dtype or _rounds(out)
     low = torch.empty_like(out, dtype=delta_dtype) if has_low else out.new_empty(0)
     if items:
-        tile = _tile(sizes, items)
-        grid = (math.ceil(items / tile["ITEMS"]),)
-        kernels.norm_backward[grid](
-            y if g_new is None else g_new, g_y, y, stat, out, low, items,
-            C=sizes.mv, S=sizes.s, ONES=ONES, ROUND=_rounds(low), HAS_GX=g_new is not None,
-            HAS_LOW=has_low, **tile,
-        )  # fmt: skip
+        has_gx = g_new is not None
+        kernel = _norm("backward", sizes, items, ROUND=_rounds(low), HAS_GX=has_gx, HAS_LOW=has_low)
+        kernel(y if g_new is None else g_new, g_y, y, stat, out, low, items)
     return out, low
 
 
-def _head_arguments(heads: Heads, weights: list[Tensor | None], items: int) -> dict[str, object]:
+@lru_cache(maxsize=_KEPT)
+def _features(direction: str, heads: Heads, items: int, *learned: bool, **flags: bool) -> Bound:
+    """learned: alpha, beta, gamma."""
+    arguments = _head_arguments(heads, learned, items)
+    kernel = getattr(kernels, f"features_{direction}")
+    grid = (_programs(heads, items), heads.queries + 2 * heads.keys)
+    return kernel.bound(grid, **arguments, **flags)  # type: ignore[no-any-return]
+
+
+def _programs(heads: Heads, items: int) -> int:
+    return math.ceil(items / _items_per_program(items, heads))
+
+
+def _head_arguments(heads: Heads, learned: Sequence[bool], items: int) -> dict[str, object]:
     width = heads.s + heads.mv * (len(ATTENDED) if heads.aware else len(EUCLIDEAN))
     values = heads.s + BLADES * heads.mv
     k_at = _aligned(heads.queries * width)
@@ -420,8 +442,7 @@ def _head_arguments(heads: Heads, weights: list[Tensor | None], items: int) -> d
         R=v_at + _aligned(heads.keys * values), K_AT=k_at, V_AT=v_at,
         H=heads.queries, HK=heads.keys, CM=heads.mv, SH=heads.s,
         WIDTH=width, D=heads.features, DV=values, AWARE=heads.aware,
-        HAS_ALPHA=weights[0] is not None, HAS_BETA=weights[1] is not None,
-        HAS_GAMMA=weights[2] is not None,
+        HAS_ALPHA=learned[0], HAS_BETA=learned[1], HAS_GAMMA=learned[2],
         ITEMS=_items_per_program(items, heads), PLAIN=_power(max(plain, 1)),
         CHANNELS=_power(heads.mv), VALUES=_power(values),
     )  # fmt: skip
@@ -446,10 +467,9 @@ def features(
     k = raw.new_empty(items, heads.keys, heads.features)
     v = raw.new_empty(items, heads.keys, values)
     if items:
-        arguments = _head_arguments(heads, weights, items)
-        grid = (math.ceil(items / arguments["ITEMS"]), heads.queries + 2 * heads.keys)  # type: ignore[operator]
+        kernel = _features("forward", heads, items, *(w is not None for w in weights))
         given = [raw if w is None else w for w in weights]
-        kernels.features_forward[grid](raw, q, k, v, *given, items, epsilon, **arguments)
+        kernel(raw, q, k, v, *given, items, epsilon)
     return q, k, v
 
 
@@ -465,15 +485,14 @@ def features_backward(
     """Gradient of the projected rows, and of the logarithms of beta (H, C), alpha (H), gamma (H) in parts to be summed."""
     items = raw.shape[0]
     out = torch.empty_like(raw)
-    arguments = _head_arguments(heads, weights, items)
-    blocks: int = math.ceil(items / arguments["ITEMS"])  # type: ignore[operator]
-    parts = torch.empty(blocks, heads.queries * (heads.mv + 2), device=raw.device)
+    programs = _programs(heads, items)
+    parts = torch.empty(programs, heads.queries * (heads.mv + 2), device=raw.device)
     if items:
+        learned = (w is not None for w in weights)
+        kernel = _features("backward", heads, items, *learned, ROUND=_rounds(out))
         given = [raw if w is None else w for w in weights]
-        kernels.features_backward[blocks, heads.queries + 2 * heads.keys](
-            raw, g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, *given, parts, items,
-            epsilon, **arguments, ROUND=_rounds(out),
-        )  # fmt: skip
+        outer = g_q.contiguous(), g_k.contiguous(), g_v.contiguous()
+        kernel(raw, *outer, out, *given, parts, items, epsilon)
     return out, parts
 
 
@@ -500,9 +519,9 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
     total, heads, _ = q.shape
     out = v.new_empty(total, heads, v.shape[-1])
     if total:
-        kernels.small_attention_forward[total // items, heads](
-            q, k, v, out, items, scale, ROUND=_rounds(out), **_small_tile(q, k, v, items)
-        )
+        shapes = q.shape, k.shape[1], v.shape[2]
+        kernel = _small_attention("forward", *shapes, items, heads, ROUND=_rounds(out))
+        kernel(q, k, v, out, items, scale)
     return out
 
 
@@ -511,16 +530,21 @@ def small_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     g_q, g_k, g_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if q.shape[0]:
-        kernels.small_attention_backward[q.shape[0] // items, k.shape[1]](
-            q, k, v, g, g_q, g_k, g_v, items, scale, **_small_tile(q, k, v, items)
-        )
+        shapes = q.shape, k.shape[1], v.shape[2]
+        kernel = _small_attention("backward", *shapes, items, k.shape[1])
+        kernel(q, k, v, g, g_q, g_k, g_v, items, scale)
     return g_q, g_k, g_v
 
 
-def _small_tile(q: Tensor, k: Tensor, v: Tensor, items: int) -> dict[str, int]:
-    return dict(
-        H=q.shape[1], HK=k.shape[1], D=q.shape[2], DV=v.shape[2],
-        ITEMS=_power(items), DP=_power(q.shape[2]), VP=_power(v.shape[2]), num_warps=1,
+@lru_cache(maxsize=_KEPT)
+def _small_attention(
+    direction: str, q: torch.Size, keys: int, values: int, items: int, programs: int, **flags: bool
+) -> Bound:
+    total, heads, width = q
+    kernel = getattr(kernels, f"small_attention_{direction}")
+    return kernel.bound(  # type: ignore[no-any-return]
+        (total // items, programs), H=heads, HK=keys, D=width, DV=values,
+        ITEMS=_power(items), DP=_power(width), VP=_power(values), num_warps=1, **flags,
     )  # fmt: skip
 
 
@@ -579,13 +603,18 @@ def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out = p.new_empty(items, sizes.s + 2 * BLADES * channels + ONES)
     if items:
-        block = _block(items * channels)
-        grid = (math.ceil(items * channels / block["BLOCK"]), 2 if sizes.s else 1)
-        kernels.bilinear_forward[grid](
-            p, y, reference, out, items,
-            C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, ROUND=_rounds(out), **block,
-        )  # fmt: skip
+        kernel = _bilinear("forward", items, channels, sizes.s, FY=y.shape[1], ROUND=_rounds(out))
+        kernel(p, y, reference, out, items)
     return out
+
+
+@lru_cache(maxsize=_KEPT)
+def _bilinear(direction: str, items: int, channels: int, scalars: int, **flags: int) -> Bound:
+    block = _block(items * channels)
+    kernel = getattr(kernels, f"bilinear_{direction}")
+    parts = (1 if direction == "forward" else 2) + (1 if scalars else 0)
+    grid = (math.ceil(items * channels / block["BLOCK"]), parts)
+    return kernel.bound(grid, C=channels, S=scalars, ONES=ONES, **flags, **block)  # type: ignore[no-any-return]
 
 
 def bilinear_backward(
@@ -596,13 +625,9 @@ def bilinear_backward(
     out, g_p = g.new_empty(items, g.shape[1] + ONES), torch.empty_like(p)
     g_ref = reference.new_zeros(items, channels) if needs_reference else reference
     if items:
-        block = _block(items * channels)
-        grid = (math.ceil(items * channels / block["BLOCK"]), 3 if sizes.s else 2)
-        kernels.bilinear_backward[grid](
-            p, y, reference, g, g_p, out, g_ref, items,
-            C=channels, S=sizes.s, FY=y.shape[1], ONES=ONES, HAS_GREF=needs_reference,
-            ROUND=_rounds(g_p), **block,
-        )  # fmt: skip
+        flags = dict(FY=y.shape[1], HAS_GREF=needs_reference, ROUND=_rounds(g_p))
+        kernel = _bilinear("backward", items, channels, sizes.s, **flags)
+        kernel(p, y, reference, g, g_p, out, g_ref, items)
     return g_p, out, g_ref.sum(-1) if needs_reference else reference.new_zeros(0)
 
 
@@ -610,13 +635,18 @@ def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
     items = x.shape[0]
     out = x.new_empty(items, sizes.width + ONES)
     if items:
-        block = _block(items * sizes.mv)
-        grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
-        kernels.gate_forward[grid](
-            x, out, items,
-            C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, ROUND=_rounds(out), **block,
-        )  # fmt: skip
+        _gate("forward", items, sizes, activation, _rounds(out))(x, out, items)
     return out
+
+
+@lru_cache(maxsize=_KEPT)
+def _gate(direction: str, items: int, sizes: Sizes, activation: int, rounds: bool) -> Bound:
+    block = _block(items * sizes.mv)
+    kernel = getattr(kernels, f"gate_{direction}")
+    grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
+    return kernel.bound(  # type: ignore[no-any-return]
+        grid, C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, ROUND=rounds, **block
+    )
 
 
 def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
@@ -624,12 +654,7 @@ def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[
     items = x.shape[0]
     g_x, out = torch.empty_like(x), x.new_empty(items, sizes.width + ONES)
     if items:
-        block = _block(items * sizes.mv)
-        grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
-        kernels.gate_backward[grid](
-            x, g, g_x, out, items,
-            C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, ROUND=_rounds(out), **block,
-        )  # fmt: skip
+        _gate("backward", items, sizes, activation, _rounds(out))(x, g, g_x, out, items)
     return g_x, out
 
 

@@ -8,7 +8,7 @@ Calls that agree in these go straight to the kernel that Triton found for the fi
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
@@ -40,32 +40,55 @@ class Kernel:
 
     def __init__(self, function: Any) -> None:
         self.function = function
-        self._known: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+        self._known: dict[tuple[Any, ...], dict[tuple[Any, ...], Any]] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        return partial(self._launch, grid)
+        return lambda *arguments, **constants: self.bound(grid, **constants)(*arguments)
 
-    def _launch(self, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
+    def bound(self, grid: tuple[int, ...], **constants: Any) -> Bound:
+        """The kernel with all but its arguments, to be kept by who calls it again."""
+        known = self._known.setdefault((*constants, *constants.values()), {})
+        return Bound(self.function, grid, constants, known)
+
+
+class Bound:
+    """A kernel with its grid and its constants: `bound(*arguments)`."""
+
+    def __init__(
+        self,
+        function: Any,
+        grid: tuple[int, ...],
+        constants: dict[str, Any],
+        known: dict[tuple[Any, ...], Any],
+    ) -> None:
+        self.function, self.constants, self.known = function, constants, known
+        self.grid = (*grid, *_ONES[len(grid) :])
+        self.rest: tuple[Any, ...] | None = None
+        """The constants that are arguments of the function, in their places."""
+
+    def __call__(self, *arguments: Any) -> None:
         device: int = arguments[0].get_device()
         kinds, values = _kinds(arguments)
-        key = (device, *constants, *constants.values(), *kinds)
-        known = self._known.get(key)
-        if known is None:
-            compiled = self.function[grid](*arguments, **constants)
+        key = (device, *kinds)
+        compiled = self.known.get(key)
+        if compiled is None:
+            compiled = self.function[self.grid](*arguments, **self.constants)
             if (
                 hasattr(compiled, "run") and _takes_constants()
-            ):  # an interpreted kernel has no such thing
-                names = self.function.arg_names[len(arguments) :]
-                self._known[key] = compiled, tuple(constants[name] for name in names)
+            ):  # an interpreted one has no such thing
+                self.known[key] = compiled
             return
-        compiled, rest = known
-        grid = (*grid, *_ONES[len(grid) :])
+        if self.rest is None:
+            names = self.function.arg_names[len(arguments) :]
+            self.rest = tuple(self.constants[name] for name in names)
         stream = _stream(device)
         if _is_watched():
-            compiled[grid](*values, *rest, stream=stream)
+            compiled[self.grid](*values, *self.rest, stream=stream)
         else:
-            packed = compiled.packed_metadata
-            compiled.run(*grid, stream, compiled.function, packed, None, None, None, *values, *rest)
+            compiled.run(
+                *self.grid, stream, compiled.function, compiled.packed_metadata, None, None, None,
+                *values, *self.rest,
+            )  # fmt: skip
 
 
 _ONES = (1, 1, 1)
@@ -89,10 +112,10 @@ def _runtime() -> Any:
 def _is_watched() -> bool:
     """Whether somebody, a profiler perhaps, is to be told of launches, or whether that cannot be known."""
     runtime = _runtime()
-    if runtime is None:
+    try:
+        return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
+    except AttributeError:  # another Triton
         return True
-    hooks = runtime.launch_enter_hook, runtime.launch_exit_hook
-    return any(getattr(hook, "calls", True) for hook in hooks)
 
 
 @lru_cache(maxsize=1)
@@ -111,11 +134,11 @@ def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
     values: list[Any] = []
     for x in arguments:
         if isinstance(x, Tensor):
-            address = x.data_ptr()
-            kinds += x.dtype, not address % _ALIGNED
-            values.append(address)
-            continue
-        if isinstance(x, int):
+            kinds.append(x.dtype)
+            x = x.data_ptr()
+            if x % _ALIGNED:
+                kinds.append(_ALIGNED)
+        elif isinstance(x, int):
             kinds += type(x), x == 1, not x % _ALIGNED, -_LARGE <= x < _LARGE
         else:
             kinds.append(type(x))
