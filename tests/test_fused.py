@@ -668,6 +668,32 @@ def test_a_block_on_small_sets_is_one_node_and_gives_the_same_bits(name, monkeyp
     assert all(torch.equal(x, apart[k]) for k, x in found.items())
 
 
+def test_weights_are_prepared_for_one_pass_only(monkeypatch):
+    """Together before the first block; nothing is left for later, also if the pass fails on the way."""
+    net, calls = _net(), []
+    mv, s = _data(net, 3, 4)
+    prepare = cpu.prepare
+    monkeypatch.setattr(cpu, "prepare", lambda *given: calls.append(1) or prepare(*given))
+    net(mv, s)
+    assert len(calls) == 3  # both ends, and all blocks
+
+    def fail(*given):
+        raise RuntimeError("on the way")
+
+    hook = net.blocks[1].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="on the way"):
+        net(mv, s)
+    hook.remove()
+    before = net(mv, s)[0]
+    with torch.no_grad():
+        for p in net.blocks[1].parameters():
+            p.mul_(1.5)
+    after = net(mv, s)[0]
+    assert not torch.allclose(before, after)
+    with plain_kernels():
+        torch.testing.assert_close(after, net(mv, s)[0])
+
+
 def test_one_output_of_a_block_may_be_left_out_of_a_loss():
     net = _net(num_blocks=1)
     rows_of = {}

@@ -107,4 +107,5 @@ def _swapped(around: Surroundings, attention_mask: Tensor | None) -> Surrounding
         attention_mask,
         extra,
         around.is_fused,
+        around.weights,
     )

@@ -47,6 +47,8 @@ class Surroundings(NamedTuple):
     """The input channels for queries and keys as rows, for fused blocks."""
     is_fused: bool = False
     """Whether blocks get rows: the residual stream and what is still to be added to it, instead of (mv, s)."""
+    weights: Mapping[int, fused.Ready] | None = None
+    """What is prepared of the parameters of fused blocks, by the block's id, if it is."""
 
 
 class GATrBlock(nn.Module):
@@ -317,7 +319,10 @@ class GATr(nn.Module):
     def _run_rows(self, x: Tensor, around: Surroundings) -> Tensor:
         dtype = paths.compute_dtype(self.linear_in.weight)
         if not torch.compiler.is_compiling() and not self.config.checkpoint:
-            fused.prepare_ahead(self.blocks, dtype)  # type: ignore[arg-type]
+            ours = [
+                block for block in self.blocks if isinstance(block, GATrBlock)
+            ]  # not compiled ones
+            around = fused.prepared_for(ours, x, around, dtype)
         with full_precision(x.device):
             x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], x))
         delta = torch.zeros_like(x, dtype=dtype)

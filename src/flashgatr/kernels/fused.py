@@ -10,6 +10,7 @@ serve where these operators do not: see `paths`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from ..nn.attend import attend
 from ..nn.linear import EquiLinear
-from . import one_node
+from . import gpu, one_node
 from .ends import SMALL_SAMPLE as SMALL_SAMPLE
 from .ends import enter as enter
 from .ends import leave as leave
@@ -33,12 +34,25 @@ from .plan import read_plan as read_plan
 from .registered import is_watched
 from .rows import parameters_of
 from .small_attention import small_attention as small_attention
+from .weights import Ready as Ready
 from .weights import Weights as Weights
 from .weights import prepare as prepare
 from .weights import prepare_ahead as prepare_ahead
+from .weights import prepare_together as prepare_together
 
 if TYPE_CHECKING:
     from ..model import GATrBlock, Surroundings
+
+
+def prepared_for(
+    blocks: Sequence[GATrBlock], x: Tensor, around: Surroundings, dtype: torch.dtype
+) -> Surroundings:
+    """The surroundings with the blocks' weights, where it saves time to prepare them before the first one is run."""
+    if gpu.SideStream.active is not None:
+        prepare_ahead(blocks, dtype)
+    elif x.shape[0] <= one_node.MOST_ROWS:
+        return around._replace(weights=prepare_together(blocks, dtype))
+    return around
 
 
 def apply_linear(layer: EquiLinear, weights: Weights, x: Tensor) -> Tensor:
@@ -54,14 +68,18 @@ def run_block(
     block: GATrBlock, x: Tensor, delta: Tensor, around: Surroundings
 ) -> tuple[Tensor, Tensor]:
     """The block on rows: takes and returns the residual stream and what is still to be added to it."""
-    text, layers = block.plan_text, layers_of(block)
-    parameters = [parameters_of(layer) for layer in layers]
-    prepared = block.weights.get([p for group in parameters for p in group], text, delta.dtype)
+    text, ready = block.plan_text, around.weights and around.weights.get(id(block))
+    if ready:
+        parameters, prepared = ready
+    else:
+        parameters = [parameters_of(layer) for layer in layers_of(block)]
+        flat = [p for group in parameters for p in group]
+        prepared = block.weights.get(flat, text, delta.dtype)
     attention = block.attention.attention
     named = zip("abg", (attention.log_alpha, attention.log_beta, attention.log_gamma), strict=True)
     learned = {name: log for name, log in named if log is not None}
     logs, terms = list(learned.values()), "".join(learned)
-    extra = around.extra if len(layers) > REINSERT else None
+    extra = around.extra if len(parameters) > REINSERT else None
     ours = [QKV] if extra is None else [QKV, REINSERT], [OUT, *range(INPUTS, LAST + 1)]
     maps = [prepared[i] for i in ours[0]], [prepared[i] for i in ours[1]]
     first, second = ([p for i in some for p in parameters[i]] for some in ours)

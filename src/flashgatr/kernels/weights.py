@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..constants import traced_as_constant
 from . import gpu
 from .plan import BACKENDS, backend, layers_of, linear_plans
-from .registered import operator
+from .registered import is_watched, operator
 from .rows import parameters_of
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class Weights:
             self._ahead[1].record()
             side.kept.append(self._ahead[0])
 
+    @property
+    def is_frozen(self) -> bool:
+        return self._depth > 0
+
     def freeze(self, frozen: bool) -> None:
         """May be nested; the outermost end lets go."""
         self._depth += 1 if frozen else -1
@@ -85,6 +89,30 @@ class Weights:
                 with torch.inference_mode(False):
                     self._kept[key] = prepare(parameters, plan, dtype)
             return self._kept[key]
+
+
+class Ready(NamedTuple):
+    """What a pass has prepared of a block: its parameters by linear map, and what was made of each."""
+
+    parameters: list[list[Tensor]]
+    prepared: list[Tensor]
+
+
+def prepare_together(blocks: Sequence[GATrBlock], dtype: torch.dtype) -> dict[int, Ready] | None:
+    """The weights of all blocks at once, by the block's id, for one pass; None if they have to be prepared one by one."""
+    groups = [[parameters_of(layer) for layer in layers_of(block)] for block in blocks]
+    flat = [p for block in groups for group in block for p in group]
+    if not flat or is_watched(flat) or any(block.weights.is_frozen for block in blocks):
+        return None
+    be, device = backend(flat[0]), flat[0].device.type
+    plans = [plan for block in blocks for plan in linear_plans(block.plan_text, device)]
+    with torch.no_grad():
+        everything = be.prepare(flat, tuple(plans), dtype)
+    parts = iter(everything.split([be.prepared_size(plan) for plan in plans]))
+    return {
+        id(block): Ready(own, [next(parts) for _ in own])
+        for block, own in zip(blocks, groups, strict=True)
+    }
 
 
 def per_parameter(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
