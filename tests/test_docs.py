@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import statistics
+import tomllib
 import warnings
 from dataclasses import fields
 from pathlib import Path
@@ -163,6 +164,14 @@ def test_the_page_has_every_recipe():
     assert set(re.findall(r"^\| `(recipes/\S+)`", text, re.MULTILINE)) == {
         str(file.relative_to(ROOT)) for file in (ROOT / "recipes").iterdir()
     }
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "recipes").iterdir()), ids=lambda file: file.stem)
+def test_the_page_tells_how_long_a_recipe_trains(file):
+    (row,) = re.findall(rf"^\| `recipes/{file.name}` \| (.*) \|$", section("cli", "Recipes"), re.M)
+    steps = tomllib.loads(file.read_text())["run"]["train"]["steps"]
+    told = re.findall(r"([\d,]+) steps", row)
+    assert not told or told == [f"{steps:,}"]
 
 
 # ---- measured figures ----
@@ -421,6 +430,18 @@ def test_the_sentences_about_the_gpu_are_true():
         for case in (dict(machine="H200", n_items=n, checkpointing=False) for n in scaling.SIZES)
     ]
     assert f"between {min(shares):.2f} and {max(shares):.2f} times the Transformer's" in text
+
+
+def test_the_readme_has_the_latest_times():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    rows = [row.split(" | ") for row in of_the_speed()]
+    step, scaling_row = (next(r for r in rows if name in r[0]) for name in ("Adam", "16,384"))
+    assert f"trains at {step[1]} per step" in text
+    ours, theirs = scaling_row[1], scaling_row[2].removesuffix(" |")
+    assert (
+        f"4 × 16,384 items take {ours}, where a Transformer of the same width takes {theirs}"
+        in text
+    )
 
 
 def test_the_sentence_about_the_cpu_is_true():

@@ -319,9 +319,8 @@ class GATr(nn.Module):
     def _run_rows(self, x: Tensor, around: Surroundings) -> Tensor:
         dtype = paths.compute_dtype(self.linear_in.weight)
         if not torch.compiler.is_compiling() and not self.config.checkpoint:
-            ours = [
-                block for block in self.blocks if isinstance(block, GATrBlock)
-            ]  # not compiled ones
+            # A compiled block is a module of another kind, and prepares its own.
+            ours = [block for block in self.blocks if isinstance(block, GATrBlock)]
             around = fused.prepared_for(ours, x, around, dtype)
         with full_precision(x.device):
             x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], x))

@@ -1,4 +1,7 @@
-"""The steps of a block on a CPU: C kernels, but for the largest product of the weights' gradient."""
+"""The steps of a block on a CPU: C kernels, but for the largest product of the weights' gradient.
+
+Functions have the signatures of `gpu`'s. What `ready` and `always` say concerns TF32, which a CPU has not.
+"""
 
 from __future__ import annotations
 

@@ -37,8 +37,7 @@ from .small_attention import small_attention as small_attention
 from .weights import Ready as Ready
 from .weights import Weights as Weights
 from .weights import prepare as prepare
-from .weights import prepare_ahead as prepare_ahead
-from .weights import prepare_together as prepare_together
+from .weights import prepare_ahead, prepare_together
 
 if TYPE_CHECKING:
     from ..model import GATrBlock, Surroundings

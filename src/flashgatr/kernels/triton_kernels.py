@@ -456,10 +456,7 @@ def prepare(
     entry = tl.load(table_ptr + e, mask=ok, other=10)
     factor = tl.load(factor_ptr + entry % 16, mask=ok)
     value = tl.load(theta_ptr + entry // 16, mask=ok & (factor != 0.0), other=0.0)
-    value = factor * value
-    if ROUND:
-        value = _tf32(value.to(tl.float32))
-    tl.store(out_ptr + e, value.to(out_ptr.dtype.element_ty), mask=ok)
+    _put(out_ptr + e, factor * value, ok, ROUND)
 
 
 @triton.jit(do_not_specialize=_FREE)
