@@ -17,7 +17,7 @@ from torch import Tensor
 from ..algebra import BLADES
 from ..nn.linear import MAPS
 from .c_kernels import BLOCK, MOST_FEATURES, PANEL, SMALL_SET, Job, Library, library
-from .rows import Columns, LinearPlan, columns, head_columns
+from .rows import Blocks, Columns, LinearPlan, columns, head_columns
 
 if TYPE_CHECKING:
     from .fused import Heads, Sizes
@@ -126,9 +126,8 @@ def prepared_size(plan: LinearPlan) -> int:
     return there + _padded(inputs) * outputs + (MAPS - 1) * _padded(ci) * co
 
 
-def prepare(
-    parameters: Sequence[Tensor], plans: tuple[LinearPlan, ...], dtype: torch.dtype
-) -> Tensor:
+def prepare(parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) -> Tensor:
+    plans = [plan for plans in blocks for plan in plans]
     sizes = [prepared_size(plan) for plan in plans]
     out = parameters[0].new_empty(sum(sizes), dtype=dtype)
     left = [_as(p, dtype) for p in parameters]

@@ -23,6 +23,7 @@ from .rows import (
     ATTENDED,
     FACTORS,
     ZERO,
+    Blocks,
     Columns,
     LinearPlan,
     columns,
@@ -90,15 +91,27 @@ def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
         return make(plan).to(device)  # type: ignore[operator, no-any-return]
 
 
-@lru_cache(maxsize=64)
 def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
-    """One table for several maps whose parameters follow one another."""
-    found, start = [], 0
-    for plan in plans:
-        table = _padded_table(plan).flatten().long()
-        found.append(torch.where(table == ZERO, table, table + start * 16))
-        start += plan.parameters
-    return torch.cat(found).int()
+    """Where the numbers of a block's matrices come from: one table for its maps, whose parameters follow one another."""
+    tables = [_padded_table(plan).flatten() for plan in plans]
+    return _chained(tables, [plan.parameters for plan in plans]).int()
+
+
+@lru_cache(maxsize=64)
+def _tables(blocks: Blocks, device: torch.device) -> Tensor:
+    """The table of several blocks. It is made of theirs, which are then at hand too: a captured step, which prepares them
+    one by one, cannot bring them to the device."""
+    tables = [_on_device(_prepare_table, plans, device) for plans in blocks]
+    counts = [sum(plan.parameters for plan in plans) for plans in blocks]
+    with torch.inference_mode(False):
+        return _chained(tables, counts) if len(tables) > 1 else tables[0]
+
+
+def _chained(tables: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
+    """One table from those of parameters that follow one another, so many of each."""
+    starts = list(itertools.accumulate(counts, initial=0))[:-1]
+    pairs = zip(tables, starts, strict=True)
+    return torch.cat([torch.where(table == ZERO, table, table + 16 * n) for table, n in pairs])
 
 
 @lru_cache(maxsize=16)
@@ -123,12 +136,10 @@ def _padded_table(plan: LinearPlan) -> Tensor:
     return torch.cat([table, more])
 
 
-def prepare(
-    parameters: Sequence[Tensor], plans: tuple[LinearPlan, ...], dtype: torch.dtype
-) -> Tensor:
-    """The dense matrices of several maps, one after another; in TF32 where products are, as the small ones expect."""
+def prepare(parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) -> Tensor:
+    """The dense matrices of all maps, one after another; in TF32 where products are, as the small ones expect."""
     theta = _concatenated(parameters)
-    table = _on_device(_prepare_table, plans, theta.device)
+    table = _tables(blocks, theta.device)
     out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
     grid = (math.ceil(table.numel() / 1024),)
     rounded = dtype == torch.float32 and in_tf32()

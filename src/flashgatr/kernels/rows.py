@@ -123,6 +123,10 @@ class LinearPlan:
         return sum(self.sizes)
 
 
+Blocks = tuple[tuple[LinearPlan, ...], ...]
+"""The linear maps of each of several blocks."""
+
+
 @functools.lru_cache(maxsize=1024)
 def linear_plan(
     in_mv: int,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def prepare(parameters: Sequence[Tensor], plan: str, dtype: torch.dtype) -> Tensor:
     """The weights of a block's linear maps as the backend wants them, one after another."""
     plans = linear_plans(plan, parameters[0].device.type)
-    return backend(parameters[0]).prepare(parameters, plans, dtype)  # type: ignore[no-any-return]
+    return backend(parameters[0]).prepare(parameters, (plans,), dtype)  # type: ignore[no-any-return]
 
 
 @prepare.register_fake
@@ -105,10 +105,11 @@ def prepare_together(blocks: Sequence[GATrBlock], dtype: torch.dtype) -> dict[in
     if not flat or is_watched(flat) or any(block.weights.is_frozen for block in blocks):
         return None
     be, device = backend(flat[0]), flat[0].device.type
-    plans = [plan for block in blocks for plan in linear_plans(block.plan_text, device)]
+    plans = tuple(linear_plans(block.plan_text, device) for block in blocks)
     with torch.no_grad():
-        everything = be.prepare(flat, tuple(plans), dtype)
-    parts = iter(everything.split([be.prepared_size(plan) for plan in plans]))
+        everything = be.prepare(flat, plans, dtype)
+    sizes = [size for block in blocks for size in prepared_sizes(block.plan_text, device)]
+    parts = iter(everything.split(sizes))
     return {
         id(block): Ready(own, [next(parts) for _ in own])
         for block, own in zip(blocks, groups, strict=True)
