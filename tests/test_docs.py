@@ -16,7 +16,7 @@ import typer
 from matplotlib import pyplot
 
 from flashgatr.experiments import cli, config, registry, toml
-from flashgatr.experiments.bench import NAMES, scaling
+from flashgatr.experiments.bench import NAMES, numerics, scaling
 from flashgatr.experiments.engine.trainer import identity
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
@@ -397,6 +397,27 @@ def of_the_precision():
             yield _row(dtype, "yes" if recenter else "no", *(f"{x:.1e}" for x in errors))
 
 
+def of_the_numerics():
+    """Errors of both paths, the worst ratio of all sizes."""
+    for network, name in (("nbody", "n-body"), ("arteries", "arteries")):
+        for precision, label in (("float32", "float32"), ("tf32", "TF32"), ("bfloat16", "bfloat16")):
+            cells = []
+            for metric in ("forward error", "gradient error"):
+                plain, fused = (
+                    [
+                        measured(
+                            "numerics", metric, machine="H200", network=network,
+                            precision=precision, items=items, path=path,
+                        )
+                        for items in numerics.SIZES
+                    ]
+                    for path in numerics.PATHS
+                )  # fmt: skip
+                worst = max(y / x for x, y in zip(plain, fused, strict=True))
+                cells += [f"{max(plain):.1e}", f"{max(fused):.1e}", f"{worst:.2f}"]
+            yield _row(name, label, *cells)
+
+
 @pytest.mark.parametrize(
     ("page", "title", "rows"),
     [
@@ -406,6 +427,7 @@ def of_the_precision():
         ("nbody", "A better recipe", of_its_parts),
         ("nbody", "What it costs", of_the_steps),
         ("fast", "What it costs", of_the_speed),
+        ("fast", "Is it exact?", of_the_numerics),
         ("nbody", "Which systems", by_encounter),
         ("nbody", "Which systems", by_the_worst),
         ("nbody", "What the labels are worth", of_the_labels),
