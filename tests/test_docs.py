@@ -400,7 +400,11 @@ def of_the_precision():
 def of_the_numerics():
     """Errors of both paths, the worst ratio of all sizes."""
     for network, name in (("nbody", "n-body"), ("arteries", "arteries")):
-        for precision, label in (("float32", "float32"), ("tf32", "TF32"), ("bfloat16", "bfloat16")):
+        for precision, label in (
+            ("float32", "float32"),
+            ("tf32", "TF32"),
+            ("bfloat16", "bfloat16"),
+        ):
             cells = []
             for metric in ("forward error", "gradient error"):
                 plain, fused = (

@@ -29,13 +29,23 @@ SMALL = {
 }
 
 
-def fake(folder, model="gatr", samples=1000, seed=0, mse=1e-3, options=None, where="gone", **train):
+def fake(
+    folder,
+    model="gatr",
+    samples=1000,
+    seed=0,
+    mse=1e-3,
+    options=None,
+    where="gone",
+    how=None,
+    **train,
+):
     """A run that was never trained, with these results on all sets."""
     config = RunConfig(
         folder=str(folder),
         seed=seed,
         model=ModelConfig(model, options or {}),
-        data=DataConfig(folder=str(where), train_samples=samples),
+        data=DataConfig(folder=str(where), train_samples=samples, options=how or {}),
         train=TrainConfig(**train),
     )
     save(config, folder / "config.toml")
@@ -103,6 +113,33 @@ def test_runs_with_different_settings_are_not_averaged(tmp_path, undrawn):
         "Transformer, x [1, 2, 3, 4, 6]": [0],
         "Transformer, x default": [0],
     }
+
+
+def test_labels_name_no_more_than_tells_runs_apart(tmp_path, undrawn):
+    fake(tmp_path / "a", lr=1e-3, clip=1.0, ema=0.9)
+    fake(tmp_path / "b", lr=2e-3, clip=2.0, ema=0.9)
+    fake(tmp_path / "c", lr=4e-3, clip=2.0, ema=0.9)
+    fake(tmp_path / "d", lr=4e-3, clip=2.0, ema=0.5)
+    for name, kind in zip("efg", ("true", True, "word"), strict=True):
+        fake(tmp_path / name, "transformer", options={"kind": kind})
+    found, page = write(tmp_path, out=tmp_path / "out")
+    assert [group["label"] for group in found["groups"]] == [
+        "GATr, lr 0.001, ema 0.9",
+        "GATr, lr 0.002, ema 0.9",
+        "GATr, lr 0.004, ema 0.5",
+        "GATr, lr 0.004, ema 0.9",
+        'Transformer, kind "true"',
+        "Transformer, kind true",
+        "Transformer, kind word",
+    ]
+    assert "clip" in page  # with all settings
+
+
+def test_what_is_told_and_what_is_usual_is_the_same(tmp_path, undrawn):
+    fake(tmp_path / "a", seed=1)
+    fake(tmp_path / "b", how={"scaling": 0.0})
+    found, _ = write(tmp_path, out=tmp_path / "out")
+    assert [(group["label"], group["seeds"]) for group in found["groups"]] == [("GATr", [0, 1])]
 
 
 def test_reference_values_stand_beside_ours(tmp_path, undrawn):

@@ -57,6 +57,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False, "axes.spines.right": False,
     "xtick.color": GREY, "ytick.color": GREY, "xtick.labelcolor": "black", "ytick.labelcolor": "black",
 }  # fmt: skip
+_PLAIN = 0.1, 1000  # numbers of this size need no exponents
 _LABEL_GAP = 0.045  # least distance of two labels, in heights of a panel
 _LEGEND_ROW = 0.3  # inches, of the one row of a legend that figures have room for
 _TITLE_LINE = 0.18  # inches
@@ -137,9 +138,25 @@ def curves(
                     look = {**looks[run.label], "marker": "." if len(run.points) < 30 else ""}
                     ax.plot(*zip(*run.points, strict=True), linewidth=1.1, alpha=0.85, **look)
             ax.set_xlim(left=0)
+        low, high = axes[0].get_ylim()
+        if _PLAIN[0] < low and high < _PLAIN[1]:
+            _plain_ticks(axes[0])
         axes[0].set_ylabel(score)
         _legend(figure, [dict(label=label, color=looks[label]["color"]) for label in labels])
         return _png(figure)
+
+
+def _plain_ticks(ax: Any) -> None:
+    """Numbers without exponents on a short logarithmic axis, two or more of them."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    low, high = ax.get_ylim()
+    if sum(low <= y <= high for y in ax.get_yticks()) < 2:
+        middle = math.sqrt(low * high)
+        ax.set_ylim(middle / 2, middle * 2)
 
 
 def trajectories(scenes: Sequence[Scene], labels: Sequence[str]) -> bytes:

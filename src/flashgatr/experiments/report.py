@@ -192,18 +192,13 @@ def _read(folder: Path) -> Run:
 
 
 def _labelled(found: list[Run], sets: Described, models: dict[str, str] = MODELS) -> list[Run]:
-    """The runs in order, with numbers of samples and labels: the model, and the settings in which its runs differ."""
+    """The runs in order, with numbers of samples and labels: the model, and settings that tell its runs apart."""
     names = [*models, *sorted({run.config.model.name for run in found} - models.keys())]
     labelled = []
     for run in found:
         own = _compared(run.config)
         alike = [_compared(r.config) for r in found if r.config.model.name == run.config.model.name]
-        differ = {
-            key: toml.literal(own[key]) if key in own else "default"
-            for key in dict.fromkeys(key for other in alike for key in other)
-            if any(other.get(key) != own.get(key) for other in alike)
-        }
-        parts = [f"{key.rpartition('.')[2]} {value}" for key, value in differ.items()]
+        parts = [f"{key.rpartition('.')[2]} {_told(own, key)}" for key in _telling(alike)]
         label = ", ".join([models.get(run.config.model.name, run.config.model.name), *parts])
         train = sets.get(run.config.data.folder, {}).get("train")
         counted = run.samples or run.config.data.train_samples
@@ -217,10 +212,38 @@ def _labelled(found: list[Run], sets: Described, models: dict[str, str] = MODELS
     return sorted(labelled, key=place)
 
 
+_TAKEN = {"default", "true", "false", "inf", "nan"}
+
+
+def _telling(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """A few keys by which different settings can be told apart; of equal ones the number of steps, which says most."""
+    keys = list(dict.fromkeys(["train.steps", *(key for some in settings for key in some)]))
+    few: list[str] = []
+
+    def kinds(chosen: Sequence[str]) -> int:
+        return len({tuple(_told(some, key) for key in chosen) for some in settings})
+
+    while kinds(few) < kinds(keys):
+        few.append(max(keys, key=lambda key: kinds([*few, key])))  # the first of the best
+    return [key for key in keys if key in few]
+
+
+def _told(settings: dict[str, Any], key: str) -> str:
+    """The value, other ones differently: words that mean nothing else go without quotes."""
+    if key not in settings:
+        return "default"
+    value = settings[key]
+    is_word = isinstance(value, str) and re.fullmatch(r"[a-z]\w*", value)
+    return value if is_word and value not in _TAKEN else toml.literal(value)
+
+
 def _compared(config: RunConfig) -> dict[str, Any]:
     """What makes a model, by dotted key: all that determines a run, but for seed and number of samples."""
     own = {"seed", "data.train_samples"}
-    return dict(x for k, v in identity(config).items() if k not in own for x in _flat(k, v))
+    usual = getattr(runs.task_of(config.experiment), "option_defaults", {})
+    found = identity(config)
+    found["data.options"] = usual | found["data.options"]
+    return dict(x for k, v in found.items() if k not in own for x in _flat(k, v))
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:

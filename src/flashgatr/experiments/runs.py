@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -23,6 +23,10 @@ from .engine import checkpoint as checkpoints
 from .engine.distributed import World
 from .engine.trainer import set_precision
 
+if TYPE_CHECKING:
+    from .arteries.task import ArteryTask
+    from .nbody.task import NBodyTask
+
 EXPERIMENTS = ("nbody", "arteries")
 RESULTS = "results.json"
 CONFIG = "config.toml"
@@ -30,15 +34,20 @@ CONFIG = "config.toml"
 
 def make_task(config: RunConfig, world: World) -> Task:
     """Data and model of the configured experiment."""
-    if config.experiment == "nbody":
+    return task_of(config.experiment)(config, world.device)
+
+
+def task_of(experiment: str) -> type[NBodyTask] | type[ArteryTask]:
+    """What an experiment is to the engine."""
+    if experiment == "nbody":
         from .nbody.task import NBodyTask
 
-        return NBodyTask(config, world.device)
-    if config.experiment == "arteries":
+        return NBodyTask
+    if experiment == "arteries":
         from .arteries.task import ArteryTask
 
-        return ArteryTask(config, world.device)
-    raise _unknown(config.experiment)
+        return ArteryTask
+    raise _unknown(experiment)
 
 
 def _unknown(experiment: str) -> ConfigError:

@@ -62,7 +62,7 @@ def against_meshes(
             _paper(ax, reference)
             shown.add(reference["meshes"])
         drawing._sample_ticks(ax, sorted(map(int, shown)))
-        _plain_ticks(ax)
+        drawing._plain_ticks(ax)
         ax.grid(visible=True, axis="y")
         drawing._legend(figure, [dict(label=label, **looks[label]) for label in labels])
         return drawing._png(figure)
@@ -187,16 +187,3 @@ def _labels(mesh: Mesh) -> Array:
 def _size(vectors: Array) -> Array:
     sizes: Array = np.linalg.norm(vectors, axis=-1)
     return sizes
-
-
-def _plain_ticks(ax: Any) -> None:
-    """Numbers without exponents on a short logarithmic axis, two or more of them."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    low, high = ax.get_ylim()
-    if sum(low <= y <= high for y in ax.get_yticks()) < 2:
-        middle = math.sqrt(low * high)
-        ax.set_ylim(middle / 2, middle * 2)
