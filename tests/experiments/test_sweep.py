@@ -101,9 +101,18 @@ def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
         found = {"run": fingerprint(run.config), "results": {"eval": {"mse": 1.0}}}
         Path(run.config.folder).mkdir(parents=True)
         (Path(run.config.folder) / "results.json").write_text(json.dumps(found))
-    recorded = []
-    monkeypatch.setattr(sweep, "record", lambda *given: recorded.append(given[-1]))
+    lines = [(10, 3.0), (20, 5.0), (30, 2.5), (40, 4.0)]  # it was resumed after step 20
+    log = "".join(json.dumps({"step": step, "seconds": t}) + "\n" for step, t in lines)
+    (Path(planned[0].config.folder) / "log.jsonl").write_text(log)
+    found = []
+    monkeypatch.setattr(sweep, "record", lambda *given: found.append(given))
     assert sweep.record_results(planned, "recipe") == 2
+    assert [given[1:5] for given in found] == [
+        ("gatr", "mse", 1.0, "length²"),
+        ("gatr", "training time", 9.0, "s"),
+        ("gatr", "mse", 1.0, "length²"),
+    ]
+    recorded = [given[-1] for given in found if given[2] == "mse"]
     common = {
         "steps": 50_000, "recipe": "recipe", "seed": 0, "train_samples": 0, "set": "eval", "train.lr": 1e-3,
     }  # fmt: skip

@@ -30,6 +30,7 @@ from typing import Any
 from . import config as configuration
 from . import measures, toml
 from .config import ConfigError, RunConfig
+from .engine import log
 from .engine.trainer import TrainingError, fingerprint, identity
 from .results import record
 from .runs import read_results, train
@@ -194,9 +195,12 @@ def record_results(runs: list[Planned], recipe: str) -> int:
         varied = {key: value for key, value in run.values.items() if key not in _TOLD}
         base = dict(steps=config.train.steps, recipe=recipe, seed=config.seed)
         base |= varied | {key: value for key, value in run.changes.items() if key not in _TOLD}
+        name, model = f"{config.experiment}-accuracy", config.model.name
         for where, metrics in found["results"].items():
             settings = measured.about(config, where, metrics) | base
             for metric, value, unit in measured.records(metrics):
-                name = f"{config.experiment}-accuracy"
-                record(name, config.model.name, metric, value, unit, settings)
+                record(name, model, metric, value, unit, settings)
+        seconds = log.seconds(Path(config.folder))
+        if seconds:
+            record(name, model, "training time", seconds, "s", settings)
     return number

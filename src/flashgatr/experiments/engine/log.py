@@ -126,6 +126,17 @@ def read(folder: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def seconds(folder: Path) -> float:
+    """How long a run has trained, in all its processes, as far as its log says."""
+    total = last = 0.0
+    for line in read(folder):
+        now = line.get("seconds")
+        if isinstance(now, int | float):
+            total += last if now < last else 0.0  # another process began
+            last = now
+    return total + last
+
+
 def _forget_after(path: Path, step: int) -> None:
     """Drop lines of steps that will be run again."""
     if path.exists():
