@@ -16,6 +16,7 @@ import typer
 from matplotlib import pyplot
 
 from flashgatr.experiments import cli, config, registry, toml
+from flashgatr.experiments.arteries.report import REFERENCE as ARTERIES
 from flashgatr.experiments.bench import NAMES, numerics, scaling
 from flashgatr.experiments.engine.trainer import identity
 from flashgatr.experiments.nbody import data
@@ -422,6 +423,88 @@ def of_the_numerics():
             yield _row(name, label, *cells)
 
 
+ORIENTATIONS = ("random", "canonical")
+OURS = dict(recipe="arteries_ours", steps=20_000)
+SHORT = dict(recipe="arteries_paper_short", steps=2000)
+FEW = dict(recipe="arteries_ablations_ours", steps=6000)
+
+
+def _artery(metric, model="gatr", split="test", orientation="random", train_meshes=800, **more):
+    chosen = dict(split=split, orientation=orientation, train_meshes=train_meshes, machine="H200")
+    return measured("arteries-accuracy", metric, model=model, seed=0, **chosen, **more)
+
+
+def beside_the_paper():
+    columns = [(m, o) for o in ORIENTATIONS for m in ("gatr", "transformer")]
+    paper = ARTERIES["epsilon"]
+    cells = (paper[NETWORKS[m]][ORIENTATIONS.index(o)] for m, o in columns)
+    yield _row("the paper, with 1,600 meshes", "all", "200,000", *cells)
+    label, rest = "the paper's schedule, shortened", {"split": "test"} | SHORT
+    some = (_artery("epsilon_mean", m, **rest) for m in ("gatr", "transformer"))
+    yield _row(label, "all", "2,000", *(f"{x:.2f}" for x in some), "–", "–")
+    for label, split in (("our recipe", "test"), ("the same, tested in float32", "test_float32")):
+        some = (_artery("epsilon_mean", m, split, o, **OURS) for m, o in columns)
+        yield _row(label, "1,024", "20,000", *(f"{x:.2f}" for x in some))
+
+
+def of_our_artery_runs():
+    digits = dict(epsilon_mean=2, epsilon_median=2, epsilon_q75=2, nmae=2, cosine=4)
+    for orientation in ORIENTATIONS:
+        for model in ("gatr", "transformer"):
+            found = {k: _artery(k, model, orientation=orientation, **OURS) for k in digits}
+            cells = (f"{found[k]:.{n}f}" for k, n in digits.items())
+            yield _row(NETWORKS[model], orientation, *cells)
+
+
+def of_moved_arteries():
+    for orientation in ORIENTATIONS:
+
+        def of(metric, split, at=orientation):
+            return _artery(metric, split=split, orientation=at, **OURS)
+
+        still = of("epsilon_mean", "test")
+        cells = []
+        for split, style in (("test_moved", ".1e"), ("test_mirrored", ".1%")):
+            cells += [f"{of('change_max', split):{style}}".replace("%", " %")]
+            cells += [f"{of('epsilon_mean', split) - still:+.3f}"]
+        yield _row(orientation, *cells)
+
+
+def by_training_meshes():
+    for model in ("gatr", "transformer"):
+        cells = [
+            _artery("epsilon_mean", model, train_meshes=n, recipe="arteries_sizes_ours", steps=6000)
+            for n in (100, 200, 400)
+        ]
+        cells.append(_artery("epsilon_mean", model, **FEW))  # the ablations' runs are the same
+        yield _row(NETWORKS[model], *(f"{x:.2f}" for x in cells))
+
+
+def of_the_ablations():
+    for model, theirs in ARTERIES["ablations"].items():
+        ours = _artery("epsilon_mean", model, "val", **FEW)
+        yield _row(f"`{model}`", f"{ours:.2f}", f"{theirs:.1f}")
+
+
+def _unequal(metric, model, ragged=True, **width):
+    items = "real meshes" if ragged else 7000
+    chosen = dict(machine="H200", ragged=ragged, items=items, **width)
+    return measured("artery-ragged", metric, model=model, **chosen)
+
+
+def of_unequal_meshes():
+    labels = {
+        "GATr, width factor 1": dict(model="gatr", width_factor=1),
+        "GATr, width factor 2": dict(model="gatr", width_factor=2),
+        "Transformer": dict(model="transformer"),
+    }
+    for label, which in labels.items():
+        fixed, own = (_unequal("time per 1,000 items", ragged=x, **which) for x in (False, True))
+        memory = _unequal("memory", **which) / 1024
+        cells = f"{fixed:.3f} ms", f"{own:.3f} ms", f"{own / fixed:.2f}", f"{memory:.1f} GiB"
+        yield _row(label, *cells)
+
+
 @pytest.mark.parametrize(
     ("page", "title", "rows"),
     [
@@ -438,6 +521,12 @@ def of_the_numerics():
         ("nbody", "What the labels are worth", of_softened_gravity),
         ("nbody", "The paper's figure", of_the_figure),
         ("precision", "Measured", of_the_precision),
+        ("arteries", "Beside the paper's", beside_the_paper),
+        ("arteries", "Beside the paper's", of_our_artery_runs),
+        ("arteries", "Moved and mirrored", of_moved_arteries),
+        ("arteries", "With fewer meshes", by_training_meshes),
+        ("arteries", "Ablations", of_the_ablations),
+        ("arteries", "What it costs", of_unequal_meshes),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
@@ -456,6 +545,13 @@ def test_the_sentences_about_the_gpu_are_true():
         for case in (dict(machine="H200", n_items=n, checkpointing=False) for n in scaling.SIZES)
     ]
     assert f"between {min(shares):.2f} and {max(shares):.2f} times the Transformer's" in text
+
+
+def test_the_sentence_about_loading_is_true():
+    text = " ".join(section("arteries", "What it costs").split())
+    which = dict(model="gatr", width_factor=1)
+    host, own = (_unequal(f"{x}time per 1,000 items", **which) for x in ("host ", ""))
+    assert f"the host {host:.3f} ms of these {own:.3f} ms" in text
 
 
 def test_the_readme_has_the_latest_times():
