@@ -49,7 +49,7 @@ def bilinear_columns(channels: int) -> Columns:
 class _Waiting(threading.local):
     """Kernels that were called within `together` and did not run yet: all on the rows of the same items."""
 
-    is_open = False
+    depth = 0
 
     def __init__(self) -> None:
         self.clear()
@@ -73,15 +73,17 @@ _waiting = _Waiting()
 def together() -> Iterator[None]:
     """Within: kernels on rows run later, one after the other on a few rows that stay in the cache, threads meeting once.
 
-    What they write must not be read by anything else before the end, or before `settle`.
+    What they write must not be read by anything else before the end of the outermost one, or before `settle`.
     """
-    _waiting.is_open = True
+    _waiting.depth += 1
     try:
         yield
-        _waiting.run()
+        if _waiting.depth == 1:
+            _waiting.run()
     finally:
-        _waiting.is_open = False
-        _waiting.clear()
+        _waiting.depth -= 1
+        if not _waiting.depth:
+            _waiting.clear()
 
 
 def settle() -> None:
@@ -99,7 +101,7 @@ def _call(x: Tensor, name: str, units: int, step: int, cost: int, *arguments: An
     """Run the kernel of x's dtype, now or when those that wait run: see `c_kernels`."""
     kernels = _kernels(x.dtype)
     packed = kernels.packed(name, arguments)
-    if not _waiting.is_open or step != BLOCK:
+    if not _waiting.depth or step != BLOCK:
         settle()
         kernels.run([Job(packed, units, step, cost)])
         return
@@ -368,11 +370,11 @@ def _attention_arguments(
     q: Tensor, k: Tensor, v: Tensor, items: int, scale: float
 ) -> tuple[Any, ...]:
     total, heads, width = q.shape
-    step = max(BLOCK // items, 1)
+    step = max(BLOCK // items, 1) * items  # whole sets
     return (
-        total // items,
+        total,
         step,
-        items * heads * width,
+        heads * width,
         items,
         heads,
         k.shape[1],

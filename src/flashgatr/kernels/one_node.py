@@ -15,6 +15,7 @@ from torch import Tensor
 
 from . import reference as plain
 from .operators import log_gradients, queries, queries_backward, update, update_backward
+from .plan import backend
 from .small_attention import small_attention, small_attention_backward
 from .weights import per_parameter
 
@@ -61,10 +62,11 @@ class OneNode(torch.autograd.Function):
         ctx.block, x, delta, reference, extra, *flat = given
         block: Block = ctx.block
         maps, more, logs, first, second = _split(block, flat)
-        new, *saved, q, k, v, raw = queries.function(
-            x, delta, extra, maps, first, logs, block.terms, block.plan
-        )
-        attended = small_attention.function(q, k, v, block.items, block.scale)
+        with backend(x).together():
+            new, *saved, q, k, v, raw = queries.function(
+                x, delta, extra, maps, first, logs, block.terms, block.plan
+            )
+            attended = small_attention.function(q, k, v, block.items, block.scale)
         out, *rest = update.function(
             new, attended.flatten(1), reference, more, second, block.plan, True
         )
@@ -88,17 +90,18 @@ class OneNode(torch.autograd.Function):
         if g_delta is None:
             g_delta = torch.zeros_like(delta)
         needed = ctx.needs_input_grad[3]
-        g_x, g_attended, g_reference, g_second = update_backward(
-            g_x, None, g_delta, attended.flatten(1), reference, y, stat, projected, wide, more,
-            block.plan, needed,
-        )  # fmt: skip
-        of_attention = small_attention_backward(
-            q, k, v, g_attended.view(attended.shape), block.items, block.scale
-        )
-        g_x, g_delta, g_extra, g_first, g_logs = queries_backward(
-            g_x, None, *of_attention, first_y, first_stat, extra, raw, maps, logs, block.terms,
-            block.plan,
-        )  # fmt: skip
+        with backend(y).together():
+            g_x, g_attended, g_reference, g_second = update_backward(
+                g_x, None, g_delta, attended.flatten(1), reference, y, stat, projected, wide, more,
+                block.plan, needed,
+            )  # fmt: skip
+            of_attention = small_attention_backward(
+                q, k, v, g_attended.view(attended.shape), block.items, block.scale
+            )
+            g_x, g_delta, g_extra, g_first, g_logs = queries_backward(
+                g_x, None, *of_attention, first_y, first_stat, extra, raw, maps, logs, block.terms,
+                block.plan,
+            )  # fmt: skip
         return (
             None, g_x, g_delta if g_delta.numel() else g_x.to(delta.dtype),
             g_reference if needed else None, None if extra is None else g_extra,

@@ -498,7 +498,7 @@ KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double
   }
 }
 
-/* ---- attention within sets of N items, at most MOST; units: sets ---- */
+/* ---- attention within sets of N items, at most MOST, that lie within the rows of a call ---- */
 
 /* out[i][j] = a[i] . b[j] for rows of K numbers */
 static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *out) {
@@ -578,7 +578,7 @@ static void softmax(n N, real scale, real *p) {
 KERNEL small_attention_forward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
                                const real *restrict k, const real *restrict v, real *restrict o) {
   real p[MOST * MOST];
-  for (n b = t0; b < t1; b++) for (n h = 0; h < H; h++) {
+  for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
     const n at = b * N * H + h, from = b * N * HK + h % HK;
     all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
     softmax(N, scale, p);
@@ -590,7 +590,7 @@ KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double sca
                                 const real *restrict k, const real *restrict v, const real *restrict g,
                                 real *restrict gq, real *restrict gk, real *restrict gv) {
   real p[MOST * MOST], gp[MOST * MOST];
-  for (n b = t0; b < t1; b++) for (n h = 0; h < H; h++) {
+  for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
     const n at = b * N * H + h, from = b * N * HK + h % HK;
     const int add = h >= HK; /* heads may share keys */
     all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
