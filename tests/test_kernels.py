@@ -6,7 +6,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from flashgatr import ops
 from flashgatr.kernels import bilinear, gpu
-from flashgatr.kernels.rows import linear_plan
+from flashgatr.kernels.rows import ZERO, linear_plan
 
 
 @pytest.mark.parametrize("form", ["product", "join"])
@@ -68,14 +68,16 @@ def test_function_transforms_see_the_products():
     )
 
 
-def test_the_table_of_several_blocks_is_made_of_theirs():
+def test_with_the_table_of_several_blocks_theirs_are_made():
     """A captured step prepares blocks one by one, and cannot bring tables to the device."""
     blocks = tuple((linear_plan(n, 2, 3, 1), linear_plan(2, n, 1, 0)) for n in (2, 3))
     cpu = torch.device("cpu")
     gpu._on_device.cache_clear()
+    gpu._tables.cache_clear()
     together = gpu._tables(blocks, cpu)
     made = gpu._on_device.cache_info().misses
-    alone = [gpu._tables((plans,), cpu) for plans in blocks]
-    assert gpu._on_device.cache_info().misses == made == len(blocks)
-    assert torch.equal(together, gpu._prepare_table(blocks[0] + blocks[1]))
-    assert torch.equal(alone[1], gpu._prepare_table(blocks[1]))
+    first, second = (gpu._tables((plans,), cpu) for plans in blocks)
+    assert gpu._on_device.cache_info().misses == made
+    start = sum(plan.parameters for plan in blocks[0])
+    moved = torch.where(second == ZERO, second, second + 16 * start)
+    assert torch.equal(together, torch.cat([first, moved]))

@@ -248,6 +248,25 @@ def test_kernels_that_wait_are_dropped_when_something_fails():
     assert torch.equal(y, torch.tensor([4.0, 3.0, 1.0]).expand(4, 3))
 
 
+def test_kernels_wait_for_the_outermost_end():
+    if cpu.library() is None:
+        pytest.skip("no C compiler was found")
+    x, y = torch.ones(4, 3), torch.ones(4, 3)
+
+    def nested(fails):
+        with cpu.together():
+            with cpu.together():
+                cpu.add_scalars(y, x, 3)
+            assert torch.equal(y, torch.ones(4, 3))  # not yet
+            if fails:
+                raise RuntimeError("accident")
+
+    with pytest.raises(RuntimeError, match="accident"):
+        nested(fails=True)
+    nested(fails=False)
+    assert y.eq(2).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [8, 13])
 def test_a_spare_feature_switches_keys_off(dtype, width):

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 
+from flashgatr.experiments.engine import log as log_module
 from flashgatr.experiments.engine.log import Log, read
 
 from .toy import lines, train
@@ -57,3 +58,15 @@ def test_other_processes_than_the_first_write_nothing(tmp_path, capsys):
         log.sync()
     assert not (tmp_path / "quiet").exists()
     assert capsys.readouterr() == ("", "")
+
+
+def test_time_goes_on_where_a_run_was_stopped(tmp_path, monkeypatch):
+    """Also if the next process takes longer to its first line than the first one ran."""
+    now = [100.0]
+    monkeypatch.setattr(log_module.time, "monotonic", lambda: now[0])
+    for start, later in ((0, 5.0), (1, 40.0)):
+        with Log(tmp_path, 9, start=start) as log:
+            now[0] += later
+            log.record(start + 1, "train", {"loss": 1.0})
+        now[0] += 1000  # nothing runs
+    assert log_module.seconds(tmp_path) == 45.0

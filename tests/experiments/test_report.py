@@ -138,8 +138,10 @@ def test_labels_name_no_more_than_tells_runs_apart(tmp_path, undrawn):
 def test_what_is_told_and_what_is_usual_is_the_same(tmp_path, undrawn):
     fake(tmp_path / "a", seed=1)
     fake(tmp_path / "b", how={"scaling": 0.0})
+    fake(tmp_path / "c", how={"scaling": 0})  # an integer
     found, _ = write(tmp_path, out=tmp_path / "out")
     assert [(group["label"], group["seeds"]) for group in found["groups"]] == [("GATr", [0, 1])]
+    assert found["notes"][0] == f"{tmp_path / 'c'} repeats {tmp_path / 'b'} and is left out"
 
 
 def test_reference_values_stand_beside_ours(tmp_path, undrawn):

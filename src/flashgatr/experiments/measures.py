@@ -10,18 +10,20 @@ from .config import RunConfig
 
 Metrics = dict[str, Any]
 """Results on one evaluation set."""
-About = Callable[[RunConfig, str, Metrics], dict[str, Any]]
+About = Callable[[RunConfig, Metrics], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Measures:
-    """The metrics of an experiment: title, unit and format of each; `count` is how many samples a set has."""
+    """The metrics of an experiment: title, unit and format of each; `count` is how many samples a set has, `place` what a
+    recorded result calls it."""
 
     columns: dict[str, tuple[str, str, str]]
     count: str
+    place: str
     recorded: tuple[str, ...]
     about: About
-    """Settings of a recorded result, from the run's configuration, the set's name and its metrics."""
+    """Settings of what is recorded of a run, from its configuration and the metrics of a set."""
 
     @property
     def titles(self) -> list[str]:
@@ -42,16 +44,12 @@ class Measures:
                 yield key, metrics[key], self.columns[key][1]
 
 
-def _about_systems(config: RunConfig, where: str, metrics: Metrics) -> dict[str, Any]:
-    return {"train_samples": config.data.train_samples, "set": where}
+def _about_systems(config: RunConfig, metrics: Metrics) -> dict[str, Any]:
+    return {"train_samples": config.data.train_samples}
 
 
-def _about_meshes(config: RunConfig, where: str, metrics: Metrics) -> dict[str, Any]:
-    return {
-        "train_meshes": metrics["train_meshes"],
-        "orientation": metrics["orientation"],
-        "split": where,
-    }
+def _about_meshes(config: RunConfig, metrics: Metrics) -> dict[str, Any]:
+    return {"train_meshes": metrics["train_meshes"], "orientation": metrics["orientation"]}
 
 
 _AREA = "length²"
@@ -64,6 +62,7 @@ MEASURES = {
             "trimmed": ("without worst 1 %", _AREA, ".3e"),
         },
         count="systems",
+        place="set",
         recorded=("mse", "median", "q90", "trimmed"),
         about=_about_systems,
     ),
@@ -79,6 +78,7 @@ MEASURES = {
             "change_max": ("change", "1", ".1e"),
         },
         count="meshes",
+        place="split",
         recorded=(
             "epsilon_mean",
             "epsilon_median",

@@ -137,7 +137,7 @@ def collect(
             folders.setdefault(file.parent.resolve(), file.parent)
         if not files:
             empty.append(str(path))
-    found: dict[tuple[str, str], Run] = {}
+    found: dict[object, Run] = {}
     unreadable: dict[str, str] = {}
     unfinished, foreign = [], []
     for folder in folders.values():
@@ -149,7 +149,7 @@ def collect(
         except _BAD_INPUT as error:
             unreadable[str(folder)] = f"{error}" or type(error).__name__
             continue
-        first = found.setdefault((fingerprint(run.config), run.config.data.folder), run)
+        first = found.setdefault(_same(run.config), run)
         if first is not run:
             notes.append(f"{folder} repeats {first.folder} and is left out")
         elif run.summary.get("run") != fingerprint(run.config):
@@ -234,7 +234,14 @@ def _told(settings: dict[str, Any], key: str) -> str:
         return "default"
     value = settings[key]
     is_word = isinstance(value, str) and re.fullmatch(r"[a-z]\w*", value)
-    return value if is_word and value not in _TAKEN else toml.literal(value)
+    return value if is_word and value not in _TAKEN else toml.literal(_shortened(value))
+
+
+def _shortened(value: Any) -> Any:
+    """Equal numbers alike: 1.0 as 1."""
+    if isinstance(value, list | tuple):
+        return [_shortened(x) for x in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _compared(config: RunConfig) -> dict[str, Any]:
@@ -244,6 +251,13 @@ def _compared(config: RunConfig) -> dict[str, Any]:
     found = identity(config)
     found["data.options"] = usual | found["data.options"]
     return dict(x for k, v in found.items() if k not in own for x in _flat(k, v))
+
+
+def _same(config: RunConfig) -> object:
+    """Equal for runs that are the same."""
+    settings = _compared(config)
+    own = config.seed, config.data.train_samples, config.data.folder
+    return own, frozenset((key, _told(settings, key)) for key in settings)
 
 
 def _flat(key: str, value: Any) -> Iterator[tuple[str, Any]]:

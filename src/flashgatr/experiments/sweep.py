@@ -197,10 +197,11 @@ def record_results(runs: list[Planned], recipe: str) -> int:
         base |= varied | {key: value for key, value in run.changes.items() if key not in _TOLD}
         name, model = f"{config.experiment}-accuracy", config.model.name
         for where, metrics in found["results"].items():
-            settings = measured.about(config, where, metrics) | base
+            about = measured.about(config, metrics) | base
+            settings = about | {measured.place: where}
             for metric, value, unit in measured.records(metrics):
                 record(name, model, metric, value, unit, settings)
         seconds = log.seconds(Path(config.folder))
-        if seconds:
-            record(name, model, "training time", seconds, "s", settings)
+        if seconds and found["results"]:
+            record(name, model, "training time", seconds, "s", about)
     return number

@@ -75,14 +75,15 @@ def together() -> Iterator[None]:
 
     What they write must not be read by anything else before the end of the outermost one, or before `settle`.
     """
-    _waiting.depth += 1
+    outside = _waiting.depth
+    _waiting.depth = outside + 1
     try:
         yield
-        if _waiting.depth == 1:
+        if not outside:
             _waiting.run()
     finally:
-        _waiting.depth -= 1
-        if not _waiting.depth:
+        _waiting.depth = outside
+        if not outside:
             _waiting.clear()
 
 

@@ -91,27 +91,25 @@ def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
         return make(plan).to(device)  # type: ignore[operator, no-any-return]
 
 
-def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
-    """Where the numbers of a block's matrices come from: one table for its maps, whose parameters follow one another."""
-    tables = [_padded_table(plan).flatten() for plan in plans]
-    return _chained(tables, [plan.parameters for plan in plans]).int()
-
-
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _tables(blocks: Blocks, device: torch.device) -> Tensor:
-    """The table of several blocks. It is made of theirs, which are then at hand too: a captured step, which prepares them
-    one by one, cannot bring them to the device."""
+    """The table of several blocks, and of each: a captured step prepares them one by one, and cannot bring them to the device."""
     tables = [_on_device(_prepare_table, plans, device) for plans in blocks]
-    counts = [sum(plan.parameters for plan in plans) for plans in blocks]
-    with torch.inference_mode(False):
-        return _chained(tables, counts) if len(tables) > 1 else tables[0]
+    return tables[0] if len(tables) == 1 else _on_device(_table_of_all, blocks, device)
 
 
-def _chained(tables: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
-    """One table from those of parameters that follow one another, so many of each."""
-    starts = list(itertools.accumulate(counts, initial=0))[:-1]
-    pairs = zip(tables, starts, strict=True)
-    return torch.cat([torch.where(table == ZERO, table, table + 16 * n) for table, n in pairs])
+def _table_of_all(blocks: Blocks) -> Tensor:
+    return _prepare_table(tuple(plan for plans in blocks for plan in plans))
+
+
+def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
+    """Where the numbers of matrices come from: one table for maps whose parameters follow one another."""
+    found, start = [], 0
+    for plan in plans:
+        table = _padded_table(plan).flatten()
+        found.append(torch.where(table == ZERO, table, table + 16 * start))
+        start += plan.parameters
+    return torch.cat(found).int()
 
 
 @lru_cache(maxsize=16)

@@ -91,14 +91,14 @@ class OneNode(torch.autograd.Function):
             g_delta = torch.zeros_like(delta)
         needed = ctx.needs_input_grad[3]
         with backend(y).together():
-            g_x, g_attended, g_reference, g_second = update_backward(
+            g_x, g_attended, g_reference, g_second = update_backward.function(
                 g_x, None, g_delta, attended.flatten(1), reference, y, stat, projected, wide, more,
                 block.plan, needed,
             )  # fmt: skip
-            of_attention = small_attention_backward(
+            of_attention = small_attention_backward.function(
                 q, k, v, g_attended.view(attended.shape), block.items, block.scale
             )
-            g_x, g_delta, g_extra, g_first, g_logs = queries_backward(
+            g_x, g_delta, g_extra, g_first, g_logs = queries_backward.function(
                 g_x, None, *of_attention, first_y, first_stat, extra, raw, maps, logs, block.terms,
                 block.plan,
             )  # fmt: skip

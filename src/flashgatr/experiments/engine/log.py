@@ -30,6 +30,7 @@ class Log:
             return
         folder.mkdir(parents=True, exist_ok=True)
         _forget_after(folder / FILE, start)
+        self._began -= seconds(folder)  # of the processes before
         self._file = (folder / FILE).open("a")
         self._board = _tensorboard(folder, start)
 
@@ -68,9 +69,9 @@ class Log:
         """Write numbers of one step; those that are not finite as null, which is what JSON has."""
         if self.quiet:
             return
-        seconds = round(time.monotonic() - self._began, 3)
+        spent = round(time.monotonic() - self._began, 3)
         finite = {name: x if math.isfinite(x) else None for name, x in values.items()}
-        line = {"step": step, "kind": kind, **finite, "seconds": seconds}
+        line = {"step": step, "kind": kind, **finite, "seconds": spent}
         self._write(json.dumps(line) + "\n")
         if self._board is not None:
             for name, value in values.items():
@@ -82,7 +83,7 @@ class Log:
             if show and kind != "train":
                 self.say(f"step {step}: {text}")
         elif show:
-            self.say(f"step {step:>7}/{self.steps}  {text}  ({seconds:.0f} s)")
+            self.say(f"step {step:>7}/{self.steps}  {text}  ({spent:.0f} s)")
 
     def _write(self, text: str, *, sync: bool = False) -> None:
         try:
@@ -128,13 +129,8 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def seconds(folder: Path) -> float:
     """How long a run has trained, in all its processes, as far as its log says."""
-    total = last = 0.0
-    for line in read(folder):
-        now = line.get("seconds")
-        if isinstance(now, int | float):
-            total += last if now < last else 0.0  # another process began
-            last = now
-    return total + last
+    found = (line.get("seconds") for line in read(folder))
+    return max((x for x in found if isinstance(x, int | float)), default=0.0)
 
 
 def _forget_after(path: Path, step: int) -> None:
