@@ -480,6 +480,16 @@ def by_training_meshes():
         yield _row(NETWORKS[model], *(f"{x:.2f}" for x in cells))
 
 
+def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
+    for text in ((ROOT / "README.md").read_text(), section("arteries", "With fewer meshes")):
+        words = " ".join(text.split())
+        assert re.search(
+            "100 meshes,? GATr is better than (the|a) Transformer (trained on|with) 800", words
+        )
+    gatr, transformer = (row.split(" | ") for row in by_training_meshes())
+    assert float(gatr[1]) < float(transformer[4].rstrip(" |"))
+
+
 def of_the_ablations():
     for model, theirs in ARTERIES["ablations"].items():
         ours = _artery("epsilon_mean", model, "val", **FEW)
