@@ -151,9 +151,8 @@ def in_tf32() -> bool:
     """Whether products of float32 numbers may be made of TF32's."""
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except (
-        RuntimeError
-    ):  # it was said by torch's newer settings, after which the older ones cannot be read
+    except RuntimeError:
+        # It was said by torch's newer settings, after which the older ones cannot be read.
         return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
