@@ -178,14 +178,19 @@ def test_the_page_tells_how_long_a_recipe_trains(file):
 # ---- measured figures ----
 
 
-def measured(benchmark, metric, *, model="gatr", machine="", **settings):
-    """The latest value in benchmarks/results that was recorded with these settings."""
+def measured(benchmark, metric, *, model="gatr", machine="", unchanged=False, **settings):
+    """The latest value in benchmarks/results that was recorded with these settings.
+
+    unchanged: of a recipe as it is, but for what `settings` say.
+    """
     lines = (ROOT / "benchmarks" / "results" / f"{benchmark}.jsonl").read_text().splitlines()
     for line in map(json.loads, reversed(lines)):
         told = {**line["settings"], "metric": line["metric"], "model": line["model"]}
         wanted = {**settings, "metric": metric, "model": model}
         if "optimizer" in told and "optimizer" not in settings:
             continue  # steps without one are measured too, and are no training steps
+        if unchanged and any("." in key and key not in settings for key in told):
+            continue
         if machine in line["machine"] and wanted.items() <= told.items():
             return line["value"]
     raise AssertionError(f"benchmarks/results/{benchmark}.jsonl has no {metric} for {settings}")
@@ -430,8 +435,10 @@ FEW = dict(recipe="arteries_ablations_ours", steps=6000)
 
 
 def _artery(metric, model="gatr", split="test", orientation="random", train_meshes=800, **more):
-    chosen = dict(split=split, orientation=orientation, train_meshes=train_meshes, machine="H200")
-    return measured("arteries-accuracy", metric, model=model, seed=0, **chosen, **more)
+    chosen = dict(orientation=orientation, train_meshes=train_meshes, machine="H200", seed=0)
+    if split:
+        chosen["split"] = split
+    return measured("arteries-accuracy", metric, model=model, unchanged=True, **chosen, **more)
 
 
 def beside_the_paper():
@@ -453,6 +460,39 @@ def of_our_artery_runs():
             found = {k: _artery(k, model, orientation=orientation, **OURS) for k in digits}
             cells = (f"{found[k]:.{n}f}" for k, n in digits.items())
             yield _row(NETWORKS[model], orientation, *cells)
+
+
+WIDE = {
+    "model.options": dict(length_scale=0.1, hidden_mv_channels=16, hidden_s_channels=64),
+    "train.lr": 3e-3,
+}
+LONG = {"steps": 60_000, "train.validate_every": 5000}
+
+
+def of_changes_to_our_recipe():
+    def options(**own):
+        return {"data.options": dict(nodes=1024, orientation="random") | own}
+
+    turned = LONG | options(augment=True)
+    named = {
+        "our recipe": {},
+        "60,000 steps": LONG,
+        "60,000 steps, `data.options.augment=true`": turned,
+        "`data.options.nodes=2048`, `train.lr=7e-3`": options(nodes=2048) | {"train.lr": 7e-3},
+        '`data.options.loss="epsilon"`': options(loss="epsilon"),
+        "**twice the width**": WIDE,
+        'twice the width, `data.options.loss="epsilon"`': WIDE | options(loss="epsilon"),
+        "Transformer, 60,000 steps, `data.options.augment=true`": turned | {"model": "transformer"},
+    }
+    for label, changes in named.items():
+        splits = ("test", "test_float32", "val")
+        cells = (_artery("epsilon_mean", split=x, **OURS | changes) for x in splits)
+        yield _row(label, *(f"{x:.2f}" for x in cells))
+
+
+def test_the_sentence_about_the_time_of_training_is_true():
+    text = " ".join(section("arteries", "Beside the paper's").split())
+    assert f"20,000 steps take {_artery('training time', split='', **OURS):.0f} s" in text
 
 
 def of_moved_arteries():
@@ -532,6 +572,7 @@ def of_unequal_meshes():
         ("precision", "Measured", of_the_precision),
         ("arteries", "Beside the paper's", beside_the_paper),
         ("arteries", "Beside the paper's", of_our_artery_runs),
+        ("arteries", "Longer and wider", of_changes_to_our_recipe),
         ("arteries", "Moved and mirrored", of_moved_arteries),
         ("arteries", "With fewer meshes", by_training_meshes),
         ("arteries", "Ablations", of_the_ablations),

@@ -90,11 +90,11 @@ def test_the_network_that_comes_with_the_source_knows_flows_of_another_solver():
     """It learned from the published vessels. These are synthetic, their stress is our own solver's, their meshes are coarser."""
     net = prediction.load(PRETRAINED)[0]
     told = runs.read_results(PRETRAINED)["results"]["test"]
-    assert told["epsilon_mean"] < 8.5
+    assert told["epsilon_mean"] < 6
     assert told["meshes"] == 100
     for number in (3, 5):
         found = prediction.predict(net, vessel.read(SAMPLE.parent / f"sample_000{number}.hdf5"))
-        assert found.errors.epsilon < 16  # 12.6 and 14.7
+        assert found.errors.epsilon < 14  # 12.0 and 13.3
 
 
 def test_published_vessels_are_seen_as_in_training(raw):

@@ -67,10 +67,11 @@ class Stepper:
             torch.zeros((), device=world.device),
         )
         """How many steps were skipped, and how many of the last ones without a break."""
-        self._captured: tuple[torch.cuda.CUDAGraph, Outcome] | None = None
+        self._captured: tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam] | None = None
+        """The graph reads the memory of what is here, and of `_forbid`: they must live as long."""
         self._buffers: Batch = ()
         self._forbid = torch.ones((), device=world.device)
-        """While 1, a captured step updates nothing. The graph reads its memory: it must live as long."""
+        """While 1, a captured step updates nothing."""
         self._wants_graph = config.cuda_graph
         if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
             say("cuda_graph needs one process on a GPU; running step by step instead")
@@ -106,7 +107,7 @@ class Stepper:
             )
         for buffer, x in zip(self._buffers, batch, strict=True):
             buffer.copy_(x)
-        graph, outcome = self._captured
+        graph, outcome, _ = self._captured
         graph.replay()
         return outcome
 
@@ -164,7 +165,7 @@ class Stepper:
         self._count(bad)
         return loss, norm, bad
 
-    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome]:
+    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam]:
         """Record the whole step; the warm-up runs it with the update switched off.
 
         The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
@@ -177,7 +178,7 @@ class Stepper:
             side.join()
             outcome = self._update(loss, flat.gradient(), flat)
         self._forbid.zero_()
-        return graph, outcome
+        return graph, outcome, flat
 
     def _warm_up(self, batch: Batch) -> FlatAdam:
         """Run a step a few times with the update switched off, and make the optimiser's state."""
