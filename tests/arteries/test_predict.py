@@ -226,7 +226,7 @@ def test_nodes_that_are_cut_off_are_counted_in_a_note(raw, inlet, expected, tmp_
     file = tmp_path / "a.vtp"
     file.write_bytes(meshfiles.vtk(raw.position, raw.face))
     assert cut_notes(vessel.read(file, inlet=inlet)) == [
-        f"flow extensions were cut off at end 1, 2: {told}"
+        f"flow extensions were cut off at ends 1 and 2: {told}"
     ]
     for extensions in ("keep", "add"):
         assert not cut_notes(vessel.read(file, inlet=inlet, extensions=extensions))
@@ -275,7 +275,7 @@ def test_a_vessel_with_three_ends_is_used_as_it_is_or_extended(
         return
     again = found(model, tmp_path, raw.position, face, inlet, extensions=extensions)
     assert any("trained on vessels with two" in note for note in again.vessel.notes)
-    added = any("added for the computation at end 1, 2, 3" in x for x in again.vessel.notes)
+    added = any("added for the computation at ends 1, 2 and 3" in x for x in again.vessel.notes)
     assert added == (extensions == "add")
     assert again.mesh.geodesic.min() < (2.5 if added else 0.2)
     if added:

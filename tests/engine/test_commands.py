@@ -128,6 +128,20 @@ def test_a_run_starts_with_the_weights_of_another(sh, trained):
     assert "with the same model.options" in output
 
 
+def test_options_of_the_weights_it_starts_with_are_not_lost(sh, trained):
+    """Some change no shape, and would change what the weights mean without a word."""
+    folder = sh.folder / "other options"
+    shutil.copytree(trained / "model", folder)
+    about = json.loads((folder / "config.json").read_text())
+    about["config"]["norm_epsilon"] = 0.5
+    (folder / "config.json").write_text(json.dumps(about))
+    few = dict(model__start=str(folder), train__steps=1)
+    code, output = sh.train(sh.folder / "unsaid", **few)
+    assert code == 2
+    assert "add --set model.options.norm_epsilon=0.5" in output
+    assert sh.train(sh.folder / "said", **few, model__options__norm_epsilon=0.01)[0] == 0
+
+
 def test_a_run_does_not_go_on_with_other_data(sh, trained):
     other = sh.folder / "other data"
     data.generate(other, train=32, others=8, seed=5, workers=1)

@@ -136,7 +136,6 @@ def is_run(path: Path) -> bool:
 
 def run_folder(path: Path) -> Path:
     if not is_run(path):
-        raise LoadError(
-            f"{path} is not a run: it has no config.toml; make one with flashgatr train"
-        )
+        what = "it has no config.toml" if path.is_dir() else "there is no such folder"
+        raise LoadError(f"{path} is not a run: {what}; make one with flashgatr train")
     return path

@@ -6,6 +6,7 @@ config.toml   log.jsonl   checkpoints/   model/ (config.json, model.safetensors)
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from torch import nn
 
 from .. import io
 from . import config as configuration
-from . import registry
+from . import registry, toml
 from .config import ConfigError, RunConfig
 from .engine import Task, Trainer, distributed
 from .engine import checkpoint as checkpoints
@@ -93,12 +94,23 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
 
 
 def _start(model: nn.Module, config: RunConfig) -> None:
-    """Give a new model the weights of a trained run."""
+    """Give a new model the weights of a trained run, whose options must be this run's, or be changed by name."""
     folder = Path(config.model.start)
     try:
-        _, state = io.load(
+        options, state = io.load(
             folder / "model" if (folder / "model").is_dir() else folder, _kind(config)
         )
+        unsaid = [
+            f"model.options.{key}={toml.literal(value)}"
+            for key, value in options.items()
+            if key not in config.model.options
+        ]
+        if unsaid:
+            raise ConfigError(
+                f"the network of model.start = {config.model.start!r} has options that this run does "
+                f"not name: add {' '.join(f'--set {shlex.quote(x)}' for x in unsaid)} (or other values, to "
+                "change them)"
+            )
         io.fill(model, state)
     except io.LoadError as error:
         raise ConfigError(

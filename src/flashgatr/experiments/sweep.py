@@ -54,6 +54,8 @@ class Planned:
 
 def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[Planned]:
     """The runs of a recipe, below `folder`."""
+    if not recipe.is_file():
+        raise ConfigError(f"there is no recipe {recipe}; the project's own are in recipes/")
     try:
         content = tomllib.loads(recipe.read_text())
     except (OSError, ValueError) as error:

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -85,13 +85,13 @@ def bilinear_columns(channels: int) -> Columns:
     return sum(groups, empty)
 
 
-@lru_cache(maxsize=1024)
+@cache  # captured graphs read the tables' memory: it must not be given back
 def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
     with torch.inference_mode(False), torch.device("cpu"):
         return make(plan).to(device)  # type: ignore[operator, no-any-return]
 
 
-@lru_cache(maxsize=1024)
+@cache
 def _tables(blocks: Blocks, device: torch.device) -> Tensor:
     """The table of several blocks, and of each: a captured step prepares them one by one, and cannot bring them to the device."""
     tables = [_on_device(_prepare_table, plans, device) for plans in blocks]
@@ -112,7 +112,7 @@ def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
     return torch.cat(found).int()
 
 
-@lru_cache(maxsize=16)
+@cache
 def _factors(device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.tensor(FACTORS, device=device)

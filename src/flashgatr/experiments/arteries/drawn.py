@@ -56,7 +56,7 @@ def picture(prediction: Prediction) -> bytes:
                 aspect=40,
                 pad=0.02,
             )
-            bar.set_label("|wss|, dyn/cm²")
+            bar.set_label(f"{'|wss|' if vectors is not None else '|error|'}, dyn/cm²")
             bar.outline.set_visible(False)
         axes[1, 0].text(0, 0, "the other side", transform=axes[1, 0].transAxes, color=drawing.GREY)
         _mark_inlet(axes[0, 0], mesh, sight)

@@ -22,12 +22,13 @@ PICTURES = {
     "histograms.png": "How many test meshes have which ε. Dashed: the mean.",
     "scatter.png": "Predicted against true size of the stress at the nodes of a few test meshes. On the line, they agree.",
     "maps.png": "Walls, chosen by the rank of GATr's ε on them, which stands above each: the size of the true stress, of the "
-    "predicted one, and of their difference, in dyn/cm².",
+    "predicted one, and of their difference, in dyn/cm². Grey: seen by models, and not counted.",
 }
 GREY = "Grey: the paper's, with 1,600 training meshes (filled: random orientations, hollow: canonical)."
 MAPS = ("viridis", "magma")  # of stress, of errors
 MOST_PANELS = 12
 _TITLE = 8.5  # points, of maps
+_OUTSIDE = "#d8d8d8"  # where nodes are not counted
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,19 @@ def maps(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
         # Titles stand on their last line; two have room between rows.
         more = 0.15 * max([0, *(name.count("\n") - 1 for name in names.values())])
         rows = len(walls)
-        size = (2.9 * columns, (1.6 + more) * rows + 0.3)
-        top, gap = 0.4 + more, 0.43 + more  # inches
-        high = (0.98 * size[1] - top - (rows - 1) * gap) / rows
+        wide, bottom, top, gap = (
+            2.4,
+            0.1,
+            0.4 + more,
+            0.45 + more,
+        )  # inches; panels and the room between
+        extents = (np.ptp(_place(wall.mesh)[0], axis=0) for wall in walls)
+        high = [float(np.clip(wide * y / max(x, 1e-9), 0.3, 1.6)) for x, y, _ in extents]
+        size = (2.9 * columns, bottom + sum(high) + (rows - 1) * gap + top)
         figure = Figure(figsize=size)  # a layout that measures every panel takes ten times as long
-        axes = figure.subplots(rows, columns, squeeze=False)
-        figure.subplots_adjust(0.01, 0.02, 0.965, 1 - top / size[1], wspace=0.16, hspace=gap / high)
+        axes = figure.subplots(rows, columns, squeeze=False, height_ratios=high)
+        room = dict(wspace=0.16, hspace=gap * rows / sum(high))
+        figure.subplots_adjust(0.01, bottom / size[1], 0.965, 1 - top / size[1], **room)
         for row, wall in zip(axes, walls, strict=True):
             true = _labels(wall.mesh)
             most = max(float(_size(true)[wall.mesh.mask].max()), 1e-6)
@@ -157,25 +165,36 @@ def maps(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
 def paint(
     ax: Any, mesh: Mesh, values: Array, colors: str = MAPS[0], most: float | None = None
 ) -> Any:
-    """Draw the side of a wall that looks towards us, coloured by one number per node; returns what a colour bar needs."""
-    centre = mesh.position.mean(axis=0)
-    axes = np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
-    place = (mesh.position - centre) @ axes.T  # (N, 3): along, across, towards us
+    """Draw the side of a wall that looks towards us, coloured by one number per node, grey outside the mask; returns what a
+    colour bar needs."""
+    from matplotlib import colormaps
+
+    values = np.where(mesh.mask, values, np.nan)
+    shades = colormaps[colors].with_extremes(bad=_OUTSIDE)
+    place, towards = _place(mesh)
     ax.set(aspect="equal")
     ax.axis("off")
     limits: dict[str, Any] = dict(vmin=0.0, vmax=most)
-    towards = mesh.normal @ axes[2]
     if mesh.face is not None and len(mesh.face):
         face = mesh.face[towards[mesh.face].mean(axis=1) > 0]
         # One colour per face: shading within faces takes ten times as long.
-        seen: dict[str, Any] = dict(edgecolors="face", linewidth=0.2, cmap=colors, **limits)
+        seen: dict[str, Any] = dict(edgecolors="face", linewidth=0.2, cmap=shades, **limits)
         return ax.tripcolor(
             place[:, 0], place[:, 1], face, facecolors=values[face].mean(axis=1), **seen
         )
     front = np.flatnonzero(towards > -0.2)
     front = front[np.argsort(place[front, 2])]
-    look: dict[str, Any] = dict(s=1.6, linewidths=0, cmap=colors, rasterized=True)
-    return ax.scatter(place[front, 0], place[front, 1], c=values[front], **look, **limits)
+    look: dict[str, Any] = dict(s=1.6, linewidths=0, cmap=shades, rasterized=True)
+    return ax.scatter(
+        place[front, 0], place[front, 1], c=values[front], plotnonfinite=True, **look, **limits
+    )
+
+
+def _place(mesh: Mesh) -> tuple[Array, Array]:
+    """Nodes (N, 3) along the wall, across it and towards us; how much each looks towards us (N)."""
+    centre = mesh.position.mean(axis=0)
+    axes = np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
+    return (mesh.position - centre) @ axes.T, mesh.normal @ axes[2]
 
 
 def _labels(mesh: Mesh) -> Array:

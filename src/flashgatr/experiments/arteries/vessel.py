@@ -10,7 +10,7 @@ The models see a vessel with one diameter D of extension at either end, and dist
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,13 +192,19 @@ def _vessel(
     mesh, keep, start = _inputs(closed, name, index, cut, method)
     origin = closed.origin[keep]
     if cut and (~keep & ~closed.is_cap & (closed.origin >= 0)).any():
-        where = [str(k + 1) for k in range(len(found)) if k not in longer]
+        where = [k for k in range(len(found)) if k not in longer]
         kept = int((origin >= 0).sum())
-        notes += _left_out(f"end {', '.join(where)}", len(surface.position), kept)
+        notes += _left_out(_named(where), len(surface.position), kept)
     if surface.wss is not None:
         mesh = replace(mesh, wss=np.where(origin[:, None] >= 0, surface.wss[origin], 0))
     notes += _resolution(mesh)
     return Vessel(mesh, origin, closed.position[keep] / UNITS[unit], how, unit, notes, start)
+
+
+def _named(ends: Iterable[int]) -> str:
+    """ "end 2", "ends 1, 2 and 3"."""
+    *some, last = (str(k + 1) for k in ends)
+    return f"ends {', '.join(some)} and {last}" if some else f"end {last}"
 
 
 def _left_out(where: str, nodes: int, kept: int) -> list[str]:
@@ -250,10 +256,7 @@ def _plan(
         raise ArteryError(f"--extensions cut needs a vessel with two ends, got {len(found)}")
     longer = {k: LENGTH * size for k, there in enumerate(has) if not there}
     if longer:
-        notes.append(
-            f"straight flow extensions were added for the computation at end "
-            f"{', '.join(str(k + 1) for k in longer)}"
-        )
+        notes.append(f"straight flow extensions were added for the computation at {_named(longer)}")
     return longer, len(found) == 2
 
 

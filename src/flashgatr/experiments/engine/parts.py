@@ -4,9 +4,10 @@
     for part, share in parts:   loss += share · loss(part),  gradient += share · gradient(part)      replay the part's graph
     update(loss, gradient)                                                                           replay the last graph
 
-Parts are padded to a few sizes by whoever makes them, so that there are few graphs. They run in two lanes, side by side: one part's
-small kernels fill the gaps of the other's. A model with dropout has one lane: graphs that run at the same time must not draw, since
-they share the generator's state. Graphs of a lane share their memory, since they run one after another. A shape that a lane did not see before is captured when it comes, which takes much longer than a step.
+Parts are padded to a few sizes by whoever makes them, so that there are few graphs. They run in two lanes, side by side: one
+part's small kernels fill the gaps of the other's. A model with dropout has one lane: graphs that run at the same time must not
+draw, since they share the generator's state. Graphs of a lane share their memory, since they run one after another. A shape
+that a lane did not see before is captured when it comes, which takes much longer than a step.
 """
 
 from __future__ import annotations

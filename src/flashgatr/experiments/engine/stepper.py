@@ -68,7 +68,7 @@ class Stepper:
         )
         """How many steps were skipped, and how many of the last ones without a break."""
         self._captured: tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam] | None = None
-        """The graph reads the memory of what is here, and of `_forbid`: they must live as long."""
+        """What a graph reads by address must live as long as it does: this, `_buffers` and `_forbid` among others."""
         self._buffers: Batch = ()
         self._forbid = torch.ones((), device=world.device)
         """While 1, a captured step updates nothing."""
