@@ -3,7 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from torch import device, from_numpy
 
 from flashgatr.experiments import drawing, report, runs, sweep
@@ -301,3 +305,12 @@ def test_every_recipe_makes_runs(recipe, tmp_path, monkeypatch):
         assert run.config.train.batch_size == 8
         task.Options.read(run.config.data.options)
     assert len({fingerprint(run.config) for run in planned}) == len(planned)
+
+
+@pytest.mark.parametrize("faces", [False, True])
+def test_what_is_not_counted_is_grey(faces):
+    mesh = tube(1, faces=faces)
+    painted = pictures.paint(Figure().subplots(), mesh, np.ones(mesh.nodes), most=2.0)
+    painted.update_scalarmappable()
+    colors = {to_hex(x) for x in painted.get_facecolor()}
+    assert colors == {pictures._OUTSIDE, to_hex(colormaps["viridis"](0.5))}

@@ -132,12 +132,8 @@ def maps(walls: Sequence[Wall], labels: Sequence[str]) -> bytes:
         # Titles stand on their last line; two have room between rows.
         more = 0.15 * max([0, *(name.count("\n") - 1 for name in names.values())])
         rows = len(walls)
-        wide, bottom, top, gap = (
-            2.4,
-            0.1,
-            0.4 + more,
-            0.45 + more,
-        )  # inches; panels and the room between
+        wide, bottom = 2.4, 0.1  # inches, as all of these
+        top, gap = 0.4 + more, 0.45 + more
         extents = (np.ptp(_place(wall.mesh)[0], axis=0) for wall in walls)
         high = [float(np.clip(wide * y / max(x, 1e-9), 0.3, 1.6)) for x, y, _ in extents]
         size = (2.9 * columns, bottom + sum(high) + (rows - 1) * gap + top)

@@ -202,7 +202,7 @@ def _vessel(
 
 
 def _named(ends: Iterable[int]) -> str:
-    """ "end 2", "ends 1, 2 and 3"."""
+    """As in "end 2" or "ends 1, 2 and 3"."""
     *some, last = (str(k + 1) for k in ends)
     return f"ends {', '.join(some)} and {last}" if some else f"end {last}"
 
