@@ -28,6 +28,15 @@ def trained(run):
     return load_file(run / "model" / "model.safetensors")
 
 
+def flat(results):
+    """The numbers of nested tables by dotted key."""
+    found = {}
+    for key, value in results.items():
+        inner = flat(value).items() if isinstance(value, dict) else [("", value)]
+        found |= {f"{key}.{name}": x for name, x in inner if not isinstance(x, str)}
+    return found
+
+
 def require_same_weights(run, earlier):
     if KNOWN:
         assert make.weights_hash(run) == make.weights_hash(earlier)
@@ -51,10 +60,7 @@ def test_an_earlier_run_is_evaluated_and_reported_with_the_same_numbers(folder, 
     make.command("report", name, "--out", "report", folder=folder)
     before = json.loads((HERE / name / "results.json").read_text())["results"]
     after = json.loads((folder / "again.json").read_text())["results"]
-    assert after.keys() == before.keys()
-    for where in before:
-        for key, value in before[where].items():
-            assert after[where][key] == pytest.approx(value, rel=1e-3, abs=1e-5), (where, key)
+    assert flat(after) == pytest.approx(flat(before), rel=1e-3, abs=1e-5)
     assert (folder / "report" / "report.html").stat().st_size > 10_000
 
 
@@ -85,4 +91,5 @@ def test_the_import_paths_of_earlier_tutorials_work():
     from flashgatr.experiments.engine import Task, Trainer, distributed
 
     assert RunConfig(train=TrainConfig(steps=5), model=ModelConfig("net")).train.steps == 5
-    assert Task and Trainer and distributed.join
+    assert Task is not Trainer
+    assert callable(distributed.join)
