@@ -1,7 +1,7 @@
 """The fused operators equal the plain layers: outputs, first and second derivatives, whatever the variant.
 
 Networks are small and their parameters random (a fresh network's biases and logarithms are zero, which would hide mistakes);
-every comparison asserts first that the fused path is the one that runs. The CUDA kernels' turn is in test_gpu.
+every comparison asserts first that the fused path is the one that runs. The CUDA kernels' turn is in test_cuda.
 """
 
 import contextlib
@@ -24,11 +24,21 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from flashgatr import AxialGATr, GATr
+from flashgatr import AxialGATr, GATr, fast
 from flashgatr.algebra import BLADES, PGA
-from flashgatr.kernels import c_kernels, cpu, fused, one_node, rows
+from flashgatr.fast import parameters_of, plan_of
+from flashgatr.kernels import block as row_block
+from flashgatr.kernels import block_node, cpu, paths, rows
+from flashgatr.kernels.backend import linear_plans
+from flashgatr.kernels.codegen import sums
+from flashgatr.kernels.cpu import library as c_kernels
+from flashgatr.kernels.linear import linear
 from flashgatr.kernels.paths import plain_kernels
-from flashgatr.kernels.terms import sums
+from flashgatr.kernels.plan import Sizes
+from flashgatr.kernels.queries import queries
+from flashgatr.kernels.small_sets import small_attention
+from flashgatr.kernels.update import update
+from flashgatr.kernels.weights import Weights
 from flashgatr.nn import EquiLinear
 
 ops = torch.ops.flashgatr
@@ -399,18 +409,18 @@ class _Parts:
         layers = [attention.output, attention.qkv, inputs, mlp.bilinear.output, mlp.linear]
         if attention.reinsert is not None:
             layers.append(attention.reinsert)
-        self.text, self.dtype, self.scale = block.plan_text, dtype, attention.attention.scale
-        self.heads = fused.read_plan(self.text).heads
-        self.groups = [[p.detach() for p in rows.parameters_of(layer)] for layer in layers]
+        self.plan, self.dtype, self.scale = plan_of(block), dtype, attention.attention.scale
+        self.heads = self.plan.heads
+        self.groups = [[p.detach() for p in parameters_of(layer)] for layer in layers]
         weights = attention.attention.log_alpha, attention.attention.log_beta
         logs = zip("abg", (*weights, attention.attention.log_gamma), strict=True)
         logs = {name: log.detach() for name, log in logs if log is not None}
         self.terms, self.logs = "".join(logs), list(logs.values())
-        plan = fused.read_plan(self.text)
+        plan = self.plan
         self.x, self.delta = (self.random(items, plan.sizes.width) for _ in range(2))
         self.attended = self.random(items, self.heads.queries * self.heads.values)
         self.reference = self.random(items)
-        extra = fused.Sizes(plan.reinsert_mv, plan.reinsert_s).width
+        extra = Sizes(plan.reinsert_mv, plan.reinsert_s).width
         self.extra = self.random(items, extra) if extra else None
 
     def random(self, *shape):
@@ -419,7 +429,7 @@ class _Parts:
     def prepared(self, groups):
         """As the network makes them: one tensor per map, without a gradient."""
         flat = [p.detach() for group in groups for p in group]
-        return fused.Weights().get(flat, self.text, self.dtype)
+        return Weights().get(flat, self.plan, self.dtype)
 
     def with_parameters(self, which, function):
         """function(groups, prepared, *tensors) as one of tensors, those of the groups `which` last."""
@@ -444,8 +454,8 @@ class _Parts:
             used = [1, 5] if reinserts else [1]
             parameters = [p for i in used for p in groups[i]]
             maps = [prepared[i] for i in used]
-            given = x, delta, extra, maps, parameters, list(rest[:logs]), self.terms, self.text
-            found = fused.queries(*given)
+            given = x, delta, extra, maps, parameters, list(rest[:logs]), self.terms, self.plan
+            found = queries(*given)
             return tuple(found[i] for i in keep)
 
         call, parameters = self.with_parameters([1, 5] if reinserts else [1], call)
@@ -457,7 +467,7 @@ class _Parts:
 
     def linear(self):
         def call(groups, prepared, x):
-            return fused.linear(x, prepared[0], groups[0], self.text, 0)
+            return linear(x, prepared[0], groups[0], linear_plans(self.plan, x.device.type).output)
 
         call, parameters = self.with_parameters([0], call)
         return call, [self.attended, *parameters]
@@ -469,7 +479,7 @@ class _Parts:
         def call(groups, prepared, x, attended, reference):
             parameters = [p for i in used for p in groups[i]]
             maps = [prepared[i] for i in used]
-            found = fused.update(x, attended, reference, maps, parameters, self.text, False)
+            found = update(x, attended, reference, maps, parameters, self.plan, False)
             return tuple(found[i] for i in keep)
 
         call, parameters = self.with_parameters(used, call)
@@ -484,7 +494,7 @@ class _Parts:
         k = self.random(total, heads.keys, heads.features)
         v = self.random(total, heads.keys, heads.values)
         items = total // sets
-        return lambda q, k, v: fused.small_attention(q, k, v, items, self.scale), [q, k, v]
+        return lambda q, k, v: small_attention(q, k, v, items, self.scale), [q, k, v]
 
 
 TINY = dict(hidden_mv_channels=2, hidden_s_channels=3, attention_width=1, learned_weights="all")
@@ -521,7 +531,7 @@ def test_any_output_of_an_operator_may_be_left_out_of_a_loss(name, outputs):
 def _operator_calls():
     """Every operator that runs on a CPU, with arguments."""
     parts = _Parts(items=4, dtype=torch.float32, **{**TINY, **REINSERT})
-    heads, text, dtype = parts.heads, parts.text, parts.dtype
+    heads, plan, text, dtype = parts.heads, parts.plan, parts.plan.text, parts.dtype
     prepared = parts.prepared(parts.groups)
     groups = [[p.clone().requires_grad_() for p in group] for group in parts.groups]
     flat = [p for group in parts.groups for p in group]
@@ -532,10 +542,15 @@ def _operator_calls():
     logs = [x.clone().requires_grad_() for x in parts.logs]
     first, second = [1, 5], [0, 2, 3, 4]
     theirs = extra, [prepared[i] for i in first], [p for i in first for p in groups[i]], logs
-    given = [prepared[i] for i in second], [p for i in second for p in groups[i]], text
+    given = [prepared[i] for i in second], [p for i in second for p in groups[i]]
     with torch.no_grad():
-        _, y, stat, q, k, v, raw = fused.queries(x, delta, *theirs, parts.terms, text)
-        _, _, _, _, projected, wide = fused.update(x, attended, reference, *given, False)
+        _, y, stat, q, k, v, raw = queries(x, delta, *theirs, parts.terms, plan)
+        _, _, _, _, projected, wide = update(x, attended, reference, *given, plan, False)
+    layer = _layer(3, 2, 4, 5, bias=True)
+    own = [p.detach().float().requires_grad_() for p in parameters_of(layer)]
+    one = rows.linear_plan(3, 2, 4, 5)
+    (matrix,) = Weights().get([p.detach() for p in own], one, dtype)
+    x_in, g_out = torch.randn(4, 4 + 3 * BLADES), torch.randn(4, 5 + 2 * BLADES)
     q_grown, k_grown, v_grown = (x.clone().requires_grad_() for x in (q, k, v))
     g, g_x, g_y = torch.randn_like(delta), torch.randn_like(x), torch.randn_like(y)
     extra_0, logs_0 = extra.detach(), [x.detach() for x in logs]
@@ -550,9 +565,9 @@ def _operator_calls():
         ),
         "small_attention": (q_grown, k_grown, v_grown, 2, 0.3),
         "small_attention_backward": (q, k, v, outer, 2, 0.3),
-        "linear": (attended, prepared[0], groups[0], text, 0),
-        "linear_backward": (g, attended.detach(), prepared[0], text, 0),
-        "update": (x, attended, reference, *given, False),
+        "linear": (x_in.clone().requires_grad_(), matrix, own, one.text),
+        "linear_backward": (g_out, x_in, matrix, one.text),
+        "update": (x, attended, reference, *given, text, False),
         "update_backward": (g_x, g_y, g, *found, given[0], text, True),
     }  # fmt: skip
 
@@ -654,7 +669,7 @@ def _nodes(result):
         if node is not None and node not in seen:
             seen.add(node)
             left += [following for following, _ in node.next_functions]
-    return sum("OneNode" in type(node).__name__ for node in seen)
+    return sum("BlockNode" in type(node).__name__ for node in seen)
 
 
 @pytest.mark.parametrize("name", ["default", "all learned weights", "reinsert mv and s multi-head"])
@@ -665,7 +680,7 @@ def test_a_block_on_small_sets_is_one_node_and_gives_the_same_bits(name, shape, 
     found = _results(net, mv, s)
     assert _nodes(net(mv, s)[0]) == len(net.blocks)
     _assert_equal(found, _results(net, mv, s, plain=True), 1e-4)
-    monkeypatch.setattr(one_node, "MOST_ROWS", 34)
+    monkeypatch.setattr(row_block, "MOST_ROWS", 34)
     apart = _results(net, mv, s)
     assert _nodes(net(mv, s)[0]) == 0
     assert all(torch.equal(x, apart[k]) for k, x in found.items())
@@ -703,10 +718,10 @@ def test_weights_are_prepared_for_one_pass_only(monkeypatch):
     def fail(*given):
         raise RuntimeError("on the way")
 
-    hook = net.blocks[1].register_forward_pre_hook(fail)
-    with pytest.raises(RuntimeError, match="on the way"):
-        net(mv, s)
-    hook.remove()
+    with monkeypatch.context() as patch:
+        patch.setattr(net._fast.blocks[1], "run", fail)
+        with pytest.raises(RuntimeError, match="on the way"):
+            net(mv, s)
     before = net(mv, s)[0]
     with torch.no_grad():
         for p in net.blocks[1].parameters():
@@ -717,20 +732,21 @@ def test_weights_are_prepared_for_one_pass_only(monkeypatch):
         torch.testing.assert_close(after, net(mv, s)[0])
 
 
-def test_one_output_of_a_block_may_be_left_out_of_a_loss():
+def test_one_output_of_a_block_may_be_left_out_of_a_loss(monkeypatch):
     net = _net(num_blocks=1)
     rows_of = {}
 
-    def watch(block, given, found):
-        rows_of["x"], rows_of["delta"] = found
+    def watched(*given):
+        rows_of["x"], rows_of["delta"] = found = row_block.run_block(*given)
+        return found
 
-    net.blocks[0].register_forward_hook(watch)
+    monkeypatch.setattr(fast, "run_block", watched)
     mv, s = _data(net, 3, 4)
     for name in ("x", "delta"):
         gradients = []
-        for most in (one_node.MOST_ROWS, 0):
+        for most in (block_node.MOST_ROWS, 0):
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(one_node, "MOST_ROWS", most)
+                patch.setattr(row_block, "MOST_ROWS", most)
                 net(mv, s)
                 (found,) = torch.autograd.grad(rows_of[name].square().sum(), mv)
                 gradients.append(found)
@@ -739,7 +755,7 @@ def test_one_output_of_a_block_may_be_left_out_of_a_loss():
 
 def test_what_a_block_saved_is_let_go_after_the_backward_pass():
     net, alive = _net(), []
-    prepare = one_node.OneNode.forward
+    prepare = block_node.BlockNode.forward
     mv, s = _data(net, 3, 4)
     with pytest.MonkeyPatch.context() as patch:
 
@@ -747,7 +763,7 @@ def test_what_a_block_saved_is_let_go_after_the_backward_pass():
             alive.extend(weakref.ref(x) for x in given[5:17] if not x.requires_grad)
             return prepare(ctx, *given)
 
-        patch.setattr(one_node.OneNode, "forward", staticmethod(watched))
+        patch.setattr(block_node.BlockNode, "forward", staticmethod(watched))
         loss = net(mv, s)[0].sum()
     assert any(x() is not None for x in alive)
     loss.backward()
@@ -779,8 +795,8 @@ torch.backends.cuda.matmul.fp32_precision = "tf32"
 net = GATr(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=4, num_blocks=1)
 with net.frozen():
     net(torch.randn(3, 1, 16))
-from flashgatr.kernels import gpu
-assert gpu.in_tf32()
+from flashgatr.kernels.cuda.products import in_tf32
+assert in_tf32()
 """
     if not hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         pytest.skip("this torch has the older settings only")
@@ -1103,7 +1119,7 @@ def _one_head(features):
     mv = (features - 4) // 12
     sizes = dict(hidden_mv_channels=mv, hidden_s_channels=features - 12 * mv)
     net = _net(num_heads=1, attention_width=1, num_blocks=1, **sizes)
-    assert net.blocks[0].plan.heads.features == features
+    assert plan_of(net.blocks[0]).heads.features == features
     return net
 
 
@@ -1141,7 +1157,7 @@ def test_without_a_compiler_the_plain_layers_serve(monkeypatch):
     net = _net()
     mv, s = _data(net, 3, 5)
     expected = net(mv, s)
-    monkeypatch.setattr(c_kernels, "library", lambda: None)
+    monkeypatch.setattr(paths, "library", lambda: None)
     assert net.obstacle(mv) == "no C compiler was found"
     for found, x in zip(net(mv, s), expected, strict=True):
         torch.testing.assert_close(found, x, rtol=1e-12, atol=1e-12)
@@ -1279,7 +1295,7 @@ def _layer(in_mv, out_mv, in_s, out_s, bias):
 
 
 def _theta(layer):
-    found = [p.detach().flatten() for p in rows.parameters_of(layer)]
+    found = [p.detach().flatten() for p in parameters_of(layer)]
     return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64)
 
 
@@ -1341,12 +1357,11 @@ def test_rows_come_back_as_they_were(sizes):
 def test_a_map_by_itself_is_the_linear_layer(sizes, items):
     """Also where a sum is longer than the kernels' panels (256)."""
     layer = _layer(*sizes, bias=True)
-    text = " ".join(map(str, ("linear", *sizes)))
-    parameters = rows.parameters_of(layer)
-    (prepared,) = fused.Weights().get(parameters, text, torch.float64)
+    plan, parameters = rows.linear_plan(*sizes), parameters_of(layer)
+    (prepared,) = Weights().get(parameters, plan, torch.float64)
     mv = torch.randn(items, sizes[0], BLADES, dtype=torch.float64, requires_grad=True)
     s = torch.randn(items, sizes[2], dtype=torch.float64, requires_grad=True)
-    found = fused.linear(rows.to_rows(mv, s), prepared, parameters, text, 0)
+    found = linear(rows.to_rows(mv, s), prepared, parameters, plan)
     expected = rows.to_rows(*layer(mv, s))
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-12)
     outer, leaves = torch.randn_like(expected), [mv, s, *parameters]
@@ -1382,11 +1397,11 @@ import sys, torch
 sys.path.insert(0, {folder!r})
 from tests import test_fused as laws
 from flashgatr.batch import Sets
-from flashgatr.kernels import gpu, plan
+from flashgatr.kernels import backend, cuda, plan
 from flashgatr.kernels.rows import from_rows, to_rows
 from flashgatr.versors import translate, working_center
 
-plan.BACKENDS["cpu"] = gpu
+backend.BACKENDS["cpu"] = cuda
 variants = (
     {{}},
     dict(laws.REINSERT, multi_query=False, learned_weights="all"),
@@ -1404,22 +1419,22 @@ for options in variants:
 for c, channels in ((2, 1), (3, 0), (1, 7)):  # the ends of a network, which run on CUDA alone
     mv, s = torch.randn(4, 5, c, 16), torch.randn(4, 5, channels)
     sets = Sets((4, 5))
-    center, mean = gpu.survey(mv)
+    center, mean = cuda.survey(mv)
     torch.testing.assert_close(center, working_center(mv, sets), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(mean, sets.mean(mv[..., 14].mean(-1, keepdim=True))[:, 0])
     shift = sets.spread(center).unsqueeze(-2)
-    rows = gpu.enter(mv, s, center)
+    rows = cuda.enter(mv, s, center)
     torch.testing.assert_close(rows, to_rows(translate(mv, -shift), s), rtol=1e-4, atol=1e-5)
     sizes = plan.Sizes(c, channels)
     rows.requires_grad_()
     inner, expected_s = from_rows(rows, (4, 5), (c, channels))
     expected = translate(inner, shift).flatten(0, 1)
-    found, found_s = gpu.leave(rows, center, sizes)
+    found, found_s = cuda.leave(rows, center, sizes)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found_s, expected_s.flatten(0, 1))
     g, g_s = torch.randn_like(found), torch.randn_like(found_s)
     (expected,) = torch.autograd.grad([expected, expected_s.flatten(0, 1)], rows, [g, g_s])
-    torch.testing.assert_close(gpu.leave_backward(g, g_s, center, sizes), expected)
+    torch.testing.assert_close(cuda.leave_backward(g, g_s, center, sizes), expected)
 print("equal")
 """
 

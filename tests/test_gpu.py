@@ -10,7 +10,8 @@ from safetensors import safe_open
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashgatr import AxialGATr, GATr, embed_direction, embed_point
-from flashgatr.kernels import fused, rows
+from flashgatr.fast import parameters_of
+from flashgatr.kernels import linear, rows, small_sets, weights
 from flashgatr.kernels.paths import plain_kernels
 from flashgatr.nn import EquiLinear
 from flashgatr.testing import batch_error, equivariance_error, padding_error
@@ -386,12 +387,12 @@ def test_the_ends_kernels_move_and_copy(channels):
     """In and out again, by the kernels alone; also where only scalars leave."""
     c, n = channels
     x, center = torch.randn(15, n + 16 * c, device="cuda"), torch.randn(3, 3, device="cuda")
-    mv, s = fused.leave(x, center, c, n)
+    mv, s = small_sets.leave(x, center, c, n)
     back_mv, back_s = rows.from_rows(x, (15,), (c, n))
     assert torch.equal(s, back_s)
-    still = fused.leave(x, torch.zeros_like(center), c, n)[0]
+    still = small_sets.leave(x, torch.zeros_like(center), c, n)[0]
     assert torch.equal(still, back_mv)
-    there_and_back = fused.leave(rows.to_rows(mv, s), -center, c, n)[0]
+    there_and_back = small_sets.leave(rows.to_rows(mv, s), -center, c, n)[0]
     torch.testing.assert_close(there_and_back, back_mv, rtol=1e-4, atol=1e-4)
 
 
@@ -413,12 +414,12 @@ def test_products_of_a_few_rows_in_tf32_are_near_enough(items, direction):
     torch.set_float32_matmul_precision("high")
     sizes = 8, 12, 16, 20
     layer = EquiLinear(*sizes).cuda()
-    text = " ".join(map(str, ("linear", *sizes)))
-    parameters = rows.parameters_of(layer)
-    (prepared,) = fused.Weights().get(parameters, text, torch.float32)
+    plan = rows.linear_plan(*sizes)
+    parameters = parameters_of(layer)
+    (prepared,) = weights.Weights().get(parameters, plan, torch.float32)
     mv, s = torch.randn(items, 8, 16, device="cuda"), torch.randn(items, 16, device="cuda")
     x = rows.to_rows(mv, s).requires_grad_()
-    found = fused.linear(x, prepared, parameters, text, 0)
+    found = linear.linear(x, prepared, parameters, plan)
     exact_x = x.detach().double().requires_grad_()
     inner = rows.from_rows(exact_x, (items,), (8, 16))
     exact = rows.to_rows(*layer.double()(*inner))
@@ -438,16 +439,16 @@ def test_products_of_a_few_rows_in_tf32_are_not_too_small(items):
     with torch.no_grad():
         for p in layer.parameters():
             p.uniform_(1, 2)
-    text = " ".join(map(str, ("linear", *sizes)))
-    parameters = rows.parameters_of(layer)
-    (prepared,) = fused.Weights().get(parameters, text, torch.float32)
+    plan = rows.linear_plan(*sizes)
+    parameters = parameters_of(layer)
+    (prepared,) = weights.Weights().get(parameters, plan, torch.float32)
     x = torch.rand(items, 16 + 255, device="cuda") + 1
-    found = fused.linear(x, prepared, parameters, text, 0)[:, :1024]
+    found = linear.linear(x, prepared, parameters, plan)[:, :1024]
     mv, s = rows.from_rows(x.double(), (items,), (1, 255))
     exact = layer.double()(mv, s)[1]
     assert ((found - exact) / exact).mean().abs() < 2e-5
     x[0, 20] = float("nan")
-    assert fused.linear(x, prepared, parameters, text, 0)[0, :1024].isnan().all()
+    assert linear.linear(x, prepared, parameters, plan)[0, :1024].isnan().all()
 
 
 @pytest.mark.parametrize(("samples", "items"), [(16, 5), (4, 100)])

@@ -5,7 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from flashgatr import ops
-from flashgatr.kernels import bilinear, gpu
+from flashgatr.functional import products as bilinear
+from flashgatr.kernels.cuda import products as gpu
 from flashgatr.kernels.rows import ZERO, linear_plan
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from flashgatr import versors
+from flashgatr import functional, versors
 from flashgatr.batch import Sets
+from flashgatr.functional.linear import basis
 from flashgatr.nn import (
     CrossAttention,
     EquiLayerNorm,
@@ -20,7 +21,6 @@ from flashgatr.nn import (
     ScalarGate,
     SelfAttention,
 )
-from flashgatr.nn.linear import basis
 from flashgatr.testing import assert_equivariant
 
 REFERENCE = torch.tensor(0.7, dtype=torch.float64)
@@ -227,11 +227,11 @@ def test_grade_dropout_drops_whole_grades_and_keeps_the_mean():
 def test_distance_logits_are_minus_the_squared_distance_of_points():
     from flashgatr import embed_point
 
-    attention = GeometricAttention(1, 1, 0, epsilon=1e-12).double()
     p, r = torch.randn(2, 5, 3).double()
     none = torch.zeros(5, 1, 0).double()
-    q, k = (Heads(embed_point(x).reshape(5, 1, 1, 16), none) for x in (p, r))
-    logits = attention._features(q, True).squeeze(1) @ attention._features(k, False).squeeze(1).T
+    q, k = (embed_point(x).reshape(5, 1, 1, 16) for x in (p, r))
+    queries = functional.query_features(q, none, epsilon=1e-12).squeeze(1)
+    logits = queries @ functional.key_features(k, none, epsilon=1e-12).squeeze(1).T
     torch.testing.assert_close(logits, -torch.cdist(p, r).square())
 
 

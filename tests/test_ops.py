@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 
 from flashgatr import geometry, ops
 from flashgatr.algebra import BLADES, E0, E123, EUCLIDEAN, GRADES, NULL, PGA, PSEUDOSCALAR, grade
-from flashgatr.nn.linear import EquiLinear
-from flashgatr.nn.norm import EquiLayerNorm
+from flashgatr.nn import EquiLayerNorm, EquiLinear
 from flashgatr.ops import (
     dual,
     equivariant_join,

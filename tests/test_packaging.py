@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgatr.kernels import c_kernels
+from flashgatr.kernels.cpu import library as c_kernels
 
 ROOT = Path(__file__).parent.parent
 
@@ -69,7 +69,7 @@ def test_the_readme_example_runs_with_torch_and_safetensors_alone(clean_python):
 
 @pytest.mark.skipif(c_kernels.library() is None, reason="there is no C compiler")
 def test_the_wheel_brings_the_kernels(clean_python):
-    code = "from flashgatr.kernels.c_kernels import library; print(len(library()))"
+    code = "from flashgatr.kernels.cpu.library import library; print(len(library()))"
     assert _run(clean_python, code, check=True).stdout.strip() == "2"
 
 

@@ -12,10 +12,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgatr import GATr
-from flashgatr.kernels import cpu, launch
+from flashgatr.functional.attention import _switched_off
+from flashgatr.kernels import cpu
+from flashgatr.kernels.cpu.deferred import settle
+from flashgatr.kernels.cpu.library import library
+from flashgatr.kernels.cuda import launch
+from flashgatr.kernels.operator import Operator
 from flashgatr.kernels.paths import plain_kernels
-from flashgatr.kernels.registered import Operator
-from flashgatr.nn.attend import _switched_off
 
 
 class Watch(TorchDispatchMode):
@@ -207,7 +210,7 @@ def test_a_triton_that_wants_other_arguments_looks_for_its_kernels_itself(monkey
 
 def test_without_triton_there_are_no_kernels(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
-    monkeypatch.delitem(sys.modules, "flashgatr.kernels.triton_kernels", raising=False)
+    monkeypatch.delitem(sys.modules, "flashgatr.kernels.cuda.triton_kernels", raising=False)
     with pytest.raises(AttributeError, match="no kernel norm_forward: Triton is not installed"):
         _ = launch.Kernels().norm_forward
 
@@ -226,19 +229,19 @@ def test_an_interpreted_kernel_is_called_as_it_is():
 
 
 def test_kernels_that_wait_are_dropped_when_something_fails():
-    if cpu.library() is None:
+    if library() is None:
         pytest.skip("no C compiler was found")
     x, y = torch.ones(4, 3), torch.ones(4, 3)
-    with cpu.together():
+    with cpu.one_pass():
         cpu.add_scalars(y, x, 2)
         assert torch.equal(y, torch.ones(4, 3))  # not yet
-        cpu.settle()
+        settle()
         assert y[:, :2].eq(2).all()
         cpu.add_scalars(y, x, 2)
     assert torch.equal(y, torch.tensor([3.0, 3.0, 1.0]).expand(4, 3))
 
     def accident():
-        with cpu.together():
+        with cpu.one_pass():
             cpu.add_scalars(y, x, 2)
             raise RuntimeError("accident")
 
@@ -249,13 +252,13 @@ def test_kernels_that_wait_are_dropped_when_something_fails():
 
 
 def test_kernels_wait_for_the_outermost_end():
-    if cpu.library() is None:
+    if library() is None:
         pytest.skip("no C compiler was found")
     x, y = torch.ones(4, 3), torch.ones(4, 3)
 
     def nested(fails):
-        with cpu.together():
-            with cpu.together():
+        with cpu.one_pass():
+            with cpu.one_pass():
                 cpu.add_scalars(y, x, 3)
             assert torch.equal(y, torch.ones(4, 3))  # not yet
             if fails:

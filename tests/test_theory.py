@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from flashgatr.algebra import BLADES, E012, E12, E123, SCALAR
+from flashgatr.functional.linear import MAPS, basis
 from flashgatr.geometry import embed_point
-from flashgatr.nn.linear import MAPS, EquiLinear, basis
-from flashgatr.nn.norm import ScalarGate
+from flashgatr.nn import EquiLinear, ScalarGate
 from flashgatr.ops import equivariant_join, inner, product
 from flashgatr.versors import apply, sample
 

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from .batch import Sets
 from .config import GATrConfig
-from .model import GATr, JoinReference, Surroundings
+from .frame import Frame, JoinReference
+from .model import GATr, swap_item_axes
+from .nn.block import Surroundings
 
 
 class AxialGATr(GATr):
@@ -41,8 +43,9 @@ class AxialGATr(GATr):
         max_items: int | None = None,
         join_reference: JoinReference = "data",
         center: Tensor | None = None,
+        frame: Frame | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """As GATr's, for two item axes; packed sets (`offsets`, `max_items`) have only one and are an error."""
+        """As GATr's, for two item axes; packed sets (`offsets`) have only one and are an error."""
         if offsets is not None or max_items is not None:
             raise ValueError("AxialGATr takes padded sets (mask), not packed ones (offsets)")
         pair = isinstance(attention_mask, (tuple, list)) and len(attention_mask) == 2
@@ -57,55 +60,26 @@ class AxialGATr(GATr):
             attention_mask=attention_mask,
             join_reference=join_reference,
             center=center,
+            frame=frame,
         )
 
-    def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
-        """Keep the attended axis next to the channels: swap the two before and after odd blocks."""
-        masks = around.attention_mask or (None, None)
-        along_second = around._replace(attention_mask=masks[1])
-        along_first = _swapped(around, masks[0])
-        shape, swapped = around.sets.shape, along_first.sets.shape
-        for i, block in enumerate(self.blocks):
-            if _axis(i) == 1:
-                mv, s = self._run_block(block, mv, s, along_second)
-            else:
-                mv, s = (_swap(x, shape, around.is_fused) for x in (mv, s))
-                mv, s = self._run_block(block, mv, s, along_first)
-                mv, s = (_swap(x, swapped, around.is_fused) for x in (mv, s))
-        return mv, s
+    def _surroundings(
+        self, frame: Frame, mv: Tensor, s: Tensor, sets: Sets, attention_mask: Any
+    ) -> list[Surroundings]:
+        """Along the second axis, for even blocks; along the first, which is last then, for odd ones."""
+        masks = attention_mask or (None, None)
+        (around,) = super()._surroundings(frame, mv, s, sets, masks[1])
+        *leading, first, second = sets.shape
+        mask = None if sets.mask is None else sets.mask.mT
+        swapped = Surroundings(
+            around.reference.transpose(-2, -1),
+            swap_item_axes(around.reinsert, sets.shape),
+            Sets((*leading, second, first), axes=2, mask=mask),
+            masks[0],
+        )
+        return [around, swapped]
 
 
 def _axis(block: int) -> int:
     """Item axis (0 or 1) that this block attends over."""
     return (block + 1) % 2
-
-
-def _swap(x: Tensor, shape: tuple[int, ...], is_rows: bool) -> Tensor:
-    """The two item axes exchanged; `shape` is that of the items, which rows have in one axis."""
-    first, second = len(shape) - 2, len(shape) - 1
-    if not is_rows:
-        return x.transpose(first, second)
-    return x.unflatten(0, shape).transpose(first, second).flatten(0, second)  # type: ignore[no-any-return]
-
-
-def _swapped(around: Surroundings, attention_mask: Tensor | None) -> Surroundings:
-    """The same with the two item axes exchanged."""
-    shape = around.sets.shape
-    *leading, first, second = shape
-    mask = around.sets.mask
-    reinsert, extra, reference = around.reinsert, around.extra, around.reference
-    if around.is_fused:
-        extra = None if extra is None else _swap(extra, shape, True)
-        reference = _swap(reference, shape, True)
-    else:
-        reinsert = _swap(reinsert[0], shape, False), _swap(reinsert[1], shape, False)
-        reference = reference.transpose(-2, -1)
-    return Surroundings(
-        reference,
-        reinsert,
-        Sets((*leading, second, first), axes=2, mask=None if mask is None else mask.mT),
-        attention_mask,
-        extra,
-        around.is_fused,
-        around.weights,
-    )

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields
 from numbers import Real
 from typing import Any
 
-from .nn.attention import weighted_terms
-from .nn.norm import ACTIVATIONS
+from .functional import ACTIVATIONS
+from .functional.features import weighted_terms
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,17 +35,26 @@ def traced_as_constant(function: Function) -> Function:
 
 
 def is_wrapped(x: Tensor) -> bool:
-    """Whether x lives inside a transform of torch.func (vmap, grad), where its numbers cannot be read."""
+    """Whether x lives inside a transform of torch.func (vmap, grad), where its numbers cannot be read.
+
+    True where torch does not tell: whoever asks then takes the way that is always right.
+    """
     if torch.compiler.is_compiling():
         return False  # a compiler sees through the transform
-    return torch._C._functorch.is_functorch_wrapped_tensor(x)
+    try:
+        return torch._C._functorch.is_functorch_wrapped_tensor(x)
+    except AttributeError:  # a private name that another torch may lack
+        return True
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is under way, whatever it transforms."""
+    """Whether a transform of torch.func is under way, whatever it transforms; True where torch does not tell."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    try:
+        return torch._C._functorch.peek_interpreter_stack() is not None
+    except AttributeError:
+        return True
 
 
 def _make(values: Any, dtype: torch.dtype, like: Tensor) -> Tensor:

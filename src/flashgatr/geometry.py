@@ -35,7 +35,7 @@ from .algebra import (
     SCALAR,
 )
 from .constants import constant, indices
-from .nn.precision import at_least_float32
+from .precision import at_least_float32
 
 LINE = (E23, E13, E12)
 LINE_SIGN = (1, -1, 1)

@@ -1,98 +1,32 @@
 """GATr: multivectors in, multivectors out, equivariant under every Euclidean motion.
 
-    x = x + attention(norm(x))
-    x = x + mlp(norm(x))
+    linear map, blocks, linear map      within each sample's frame: see `frame` and `nn.block`
 
-The network moves every sample to its own centre, works there and moves back: f(x) = T_c f(T_-c x). For an equivariant f
-that changes nothing but the rounding.
+The fused kernels run it where they can (see `fast`), the plain modules where they cannot.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from . import inputs, io
-from .algebra import BLADES, E123
+from . import arguments, io
 from .batch import Sets
 from .config import GATrConfig, preset
 from .constants import indices
-from .kernels import fused, paths
-from .kernels.rows import from_rows, to_rows
-from .nn import EquiLayerNorm, EquiLinear, GeoMLP, SelfAttention
-from .nn.precision import full_precision, stream_dtype
-from .versors import rescale, translate, working_center
-
-JoinReference = Literal["data", "canonical"] | Tensor
-
-
-class Surroundings(NamedTuple):
-    """What every block sees beside its hidden state."""
-
-    reference: Tensor
-    """e123 of the join's reference, broadcastable to (..., N)."""
-    reinsert: tuple[Tensor, Tensor]
-    """Input channels for queries and keys."""
-    sets: Sets
-    attention_mask: Any
-    """A mask, or None; a pair of those for axial networks."""
-    extra: Tensor | None = None
-    """The input channels for queries and keys as rows, for fused blocks."""
-    is_fused: bool = False
-    """Whether blocks get rows: the residual stream and what is still to be added to it, instead of (mv, s)."""
-    weights: Mapping[int, fused.Ready] | None = None
-    """What is prepared of the parameters of fused blocks, by the block's id, if it is."""
-
-
-class GATrBlock(nn.Module):
-    """Pre-norm transformer block on pairs (mv, s): `block(mv, s, around)`.
-
-    `around` is a `flashgatr.model.Surroundings`: the join's reference (e123, broadcastable to (..., N)), a pair of input
-    channels to re-insert (with no channels if there are none), a `Sets` that says which items form a sample, and an
-    attention mask or None.
-    """
-
-    def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
-        super().__init__()
-        widths = config.hidden_mv_channels, config.hidden_s_channels
-        self.norm = EquiLayerNorm(config.norm_epsilon)
-        self.attention = SelfAttention(
-            *widths,
-            config.num_heads,
-            multi_query=config.multi_query,
-            attention_width=config.attention_width,
-            distance_aware=config.distance_aware,
-            learned_weights=config.learned_weights,
-            rotary=rotary,
-            rotary_base=config.rotary_base,
-            reinsert_mv_channels=len(config.reinsert_mv_channels),
-            reinsert_s_channels=len(config.reinsert_s_channels),
-            dropout=config.dropout,
-            epsilon=config.distance_epsilon,
-        )
-        self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
-        self.plan = fused.block_plan(self)
-        self.plan_text = self.plan.text
-        self.weights = fused.Weights()
-
-    def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
-        if around.is_fused:
-            return fused.run_block(self, mv, s, around)
-        context = around.reinsert, around.sets, around.attention_mask
-        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), *context))
-        mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
-        return mv, s
-
-
-def _add(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    return x[0] + y[0], x[1] + y[1]
+from .fast import FastPath
+from .frame import Frame, JoinReference, frame_of
+from .nn import EquiLinear
+from .nn.block import GATrBlock as GATrBlock
+from .nn.block import Pair, run_in_turn
+from .nn.block import Surroundings as Surroundings
+from .precision import full_precision, stream_dtype
 
 
 class GATr(nn.Module):
@@ -141,7 +75,7 @@ class GATr(nn.Module):
             config.out_s_channels,
         )
         self._reference_seen = False
-        self._weights = fused.Weights(), fused.Weights()
+        self._fast = FastPath(config, self.blocks)
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Self:
@@ -188,6 +122,7 @@ class GATr(nn.Module):
         max_items: int | None = None,
         join_reference: JoinReference = "data",
         center: Tensor | None = None,
+        frame: Frame | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Multivectors (..., N, C, 16) and scalars (..., N, S) to the same with the output's channels.
 
@@ -199,9 +134,11 @@ class GATr(nn.Module):
         join_reference: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
             multivector that broadcasts to (..., 16) per sample.
         center: (..., 3) point per sample to work around, instead of its centroid.
+        frame: the centre, unit of length and join reference to work with, instead of the input's own.
         """
-        channels = self.config.in_mv_channels, self.config.in_s_channels
-        mv, s = inputs.checked(mv, s, self.linear_in.weight, channels, self.item_axes)
+        c = self.config
+        channels = c.in_mv_channels, c.in_s_channels
+        mv, s = arguments.checked(mv, s, self.linear_in.weight, channels, self.item_axes)
         sets = Sets(
             mv.shape[:-2],
             axes=self.item_axes,
@@ -212,28 +149,80 @@ class GATr(nn.Module):
         )
         mv, s = sets.keep(mv), sets.keep(s)
         if self.check_finite:
-            inputs.require_finite(mv, s)
-        if (
-            center is None
-            and attention_mask is None
-            and self._is_small(mv, s, sets, join_reference)
-        ):
-            return self._run_small(mv, s, sets)
-        reference = self._reference(mv, sets, join_reference)
-        shift = self._center(mv, sets, center)
-        if shift is not None:
-            mv = translate(mv, -shift)
-        if self.config.length_scale != 1:
-            mv = rescale(mv, 1 / self.config.length_scale)
-        around = Surroundings(reference, self._reinserted(mv, s), sets, attention_mask)
-        run = self._run_plain if self.obstacle(mv) else self._run_fused
-        mv, s = run(mv, s, around)
+            arguments.require_finite(mv, s)
+        is_fast = self.obstacle(mv) is None
+        own_frame = frame is None and center is None and _is_data(join_reference)
+        may_fuse_ends = own_frame and attention_mask is None and self._can_skip_warning(mv)
+        if is_fast and may_fuse_ends and self._fast.takes_ends(mv, s, sets):
+            return self._fast.run_with_ends(mv, s, sets, self.linear_in, self.linear_out)
+        if frame is None:
+            frame = self.frame(mv, sets, join_reference, center)
+        elif center is not None or not _is_data(join_reference):
+            raise ValueError("a frame has a centre and a join reference; pass it without others")
+        mv = frame.enter(mv, sets)
+        around = self._surroundings(frame, mv, s, sets, attention_mask)
+        if is_fast:
+            mv, s = self._fast.run(mv, s, around, self.linear_in, self.linear_out)
+        else:
+            mv, s = self._run_plain(mv, s, around)
+        return sets.keep(frame.leave(mv, sets)), sets.keep(s)
 
-        if self.config.length_scale != 1:
-            mv = rescale(mv, self.config.length_scale)
-        if shift is not None:
-            mv = translate(mv, shift)
-        return sets.keep(mv), sets.keep(s)
+    def frame(
+        self,
+        mv: Tensor,
+        sets: Sets | None = None,
+        join_reference: JoinReference = "data",
+        center: Tensor | None = None,
+    ) -> Frame:
+        """Centre, unit of length and join reference of every sample of an input, as `forward` makes them."""
+        sets = Sets(mv.shape[:-2], axes=self.item_axes) if sets is None else sets
+        frame = frame_of(
+            mv,
+            sets,
+            recenter=self.config.recenter,
+            length=self.config.length_scale,
+            join_reference=join_reference,
+            center=center,
+        )
+        if _is_data(join_reference) and mv.shape[-2] and not self._can_skip_warning(mv):
+            self._reference_seen = arguments.warn_of_dead_join(mv, frame.reference, sets)
+        return frame
+
+    def _can_skip_warning(self, mv: Tensor) -> bool:
+        """Whether the reference of this input needs no look: an earlier one was fine, or none is possible."""
+        return self._reference_seen or not arguments.can_be_read(mv)
+
+    def _surroundings(
+        self, frame: Frame, mv: Tensor, s: Tensor, sets: Sets, attention_mask: Any
+    ) -> list[Surroundings]:
+        """What the blocks see, for every item axis that they attend over in turn."""
+        c = self.config
+        reinsert = (
+            mv.index_select(-2, indices(c.reinsert_mv_channels, mv)),
+            s.index_select(-1, indices(c.reinsert_s_channels, s)),
+        )
+        return [Surroundings(frame.references(sets), reinsert, sets, attention_mask)]
+
+    def _run_plain(
+        self, mv: Tensor, s: Tensor, around: Sequence[Surroundings]
+    ) -> tuple[Tensor, Tensor]:
+        """The network within its frame, module by module."""
+        with full_precision(mv.device):
+            mv, s = self.linear_in(mv, s)
+
+        def run(i: int, x: Pair, context: Surroundings) -> Pair:
+            def block(mv: Tensor, s: Tensor) -> Pair:
+                return self.blocks[i](mv, s, context)  # type: ignore[no-any-return]
+
+            if self.config.checkpoint and torch.is_grad_enabled():
+                return checkpoint(block, *x, use_reentrant=False)  # type: ignore[no-any-return]
+            return block(*x)
+
+        start = self._stream(mv), self._stream(s)
+        mv, s = run_in_turn(len(self.blocks), start, around, run, swap_item_axes)
+        with full_precision(mv.device):
+            mv, s = self.linear_out(mv, s)
+        return self._stream(mv), self._stream(s)
 
     @contextmanager
     def frozen(self) -> Iterator[Self]:
@@ -241,112 +230,16 @@ class GATr(nn.Module):
 
         For inference on many small inputs. Changes of parameters within are not seen.
         """
-        kept: list[fused.Weights] = list(self._weights)
-        kept += [block.weights for block in self.blocks if isinstance(block, GATrBlock)]
-        for weights in kept:
-            weights.freeze(True)
-        try:
+        with self._fast.frozen():
             yield self
-        finally:
-            for weights in kept:
-                weights.freeze(False)
 
     def obstacle(self, mv: Tensor) -> str | None:
         """Why the fused kernels cannot run this network on such an input; None if they do."""
-        if self.config.rotary not in (False, (False, False)):
-            return "the fused kernels have no rotary positions"
-        if self.training and self.config.dropout:
-            return "the fused kernels have no dropout"
-        block = self.blocks[0]
-        assert isinstance(block, GATrBlock)
-        return paths.obstacle(mv, self.linear_in.weight, block.plan.heads.features)
-
-    def _run_plain(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
-        with full_precision(mv.device):
-            mv, s = self.linear_in(mv, s)
-        mv, s = self._stream(mv), self._stream(s)
-        mv, s = self._run_blocks(mv, s, around)
-        with full_precision(mv.device):
-            mv, s = self.linear_out(mv, s)
-        return self._stream(mv), self._stream(s)
-
-    def _run_fused(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
-        """The same on rows."""
-        items = mv.shape[:-2]
-        dtype = paths.compute_dtype(self.linear_in.weight)
-        c = self.config
-        reinserts = c.reinsert_mv_channels or c.reinsert_s_channels
-        around = around._replace(
-            reference=around.reference.expand(items).reshape(-1).contiguous(),
-            extra=to_rows(*around.reinsert).to(dtype) if reinserts else None,
-            is_fused=True,
-        )
-        x = self._run_rows(to_rows(mv, s), around)
-        return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
-
-    def _is_small(self, mv: Tensor, s: Tensor, sets: Sets, join_reference: JoinReference) -> bool:
-        """Whether the kernels for the ends of a network on small sets can serve."""
-        c = self.config
-        return (
-            mv.is_cuda
-            and sets.is_plain
-            and self.item_axes == 1
-            and 0 < mv.shape[-3] * c.in_mv_channels <= fused.SMALL_SAMPLE
-            and c.out_mv_channels > 0
-            and mv.dtype == torch.float32
-            and isinstance(join_reference, str)
-            and join_reference == "data"
-            and c.recenter
-            and c.length_scale == 1
-            and not (c.reinsert_mv_channels or c.reinsert_s_channels)
-            and (self._reference_seen or not inputs.can_be_read(mv))
-            and not (torch.is_grad_enabled() and (mv.requires_grad or s.requires_grad))
-            and self.obstacle(mv) is None
-        )
-
-    def _run_small(self, mv: Tensor, s: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
-        """The fused network with its ends fused too: centres, shifts and rows in a kernel each."""
-        c, shape = self.config, sets.shape
-        samples = math.prod(shape[:-1])  # reshape cannot find it where there are no scalars
-        mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
-        rows, center, mean = fused.enter(mv, s)
-        reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
-        around = Surroundings(reference, (mv, s), sets, None, None, True)
-        rows = self._run_rows(rows, around)
-        mv, s = fused.leave(rows, center, c.out_mv_channels, c.out_s_channels)
-        return mv.unflatten(0, shape), s.unflatten(0, shape)
-
-    def _run_rows(self, x: Tensor, around: Surroundings) -> Tensor:
-        dtype = paths.compute_dtype(self.linear_in.weight)
-        if not torch.compiler.is_compiling() and not self.config.checkpoint:
-            # A compiled block is a module of another kind, and prepares its own.
-            ours = [block for block in self.blocks if isinstance(block, GATrBlock)]
-            around = fused.prepared_for(ours, x, around, dtype)
-        with full_precision(x.device):
-            x = self._stream(fused.apply_linear(self.linear_in, self._weights[0], x))
-        delta = torch.zeros_like(x, dtype=dtype)
-        x, delta = self._run_blocks(x, delta, around)
-        with full_precision(x.device):
-            return self._stream(fused.apply_linear(self.linear_out, self._weights[1], x + delta))
-
-    def _run_blocks(self, mv: Tensor, s: Tensor, around: Surroundings) -> tuple[Tensor, Tensor]:
-        for block in self.blocks:
-            mv, s = self._run_block(block, mv, s, around)
-        return mv, s
-
-    def _run_block(
-        self, block: nn.Module, mv: Tensor, s: Tensor, around: Surroundings
-    ) -> tuple[Tensor, Tensor]:
-        if not (self.config.checkpoint and torch.is_grad_enabled()):
-            return block(mv, s, around)  # type: ignore[no-any-return]
-        return checkpoint(  # type: ignore[no-any-return]
-            lambda mv, s: block(mv, s, around), mv, s, use_reentrant=False
-        )
+        return self._fast.obstacle(mv, self.linear_in, self.blocks, self.linear_out)
 
     def _rotary(self, block: int) -> bool:
         """Whether this block turns its scalars by position."""
-        assert isinstance(self.config.rotary, bool)
-        return self.config.rotary
+        return bool(self.config.rotary)
 
     def _check_config(self, config: GATrConfig) -> None:
         if isinstance(config.rotary, tuple):
@@ -356,44 +249,6 @@ class GATr(nn.Module):
 
     def _stream(self, x: Tensor) -> Tensor:
         return x.to(stream_dtype(self.linear_in.weight.dtype))
-
-    def _reinserted(self, mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        mv_channels, s_channels = self.config.reinsert_mv_channels, self.config.reinsert_s_channels
-        return (
-            mv.index_select(-2, indices(mv_channels, mv)),
-            s.index_select(-1, indices(s_channels, s)),
-        )
-
-    def _center(self, mv: Tensor, sets: Sets, center: Tensor | None) -> Tensor | None:
-        """Shift (..., 1, 3) that broadcasts over channels, or None."""
-        if center is None:
-            if not self.config.recenter or not self.config.in_mv_channels:
-                return None
-            center = working_center(mv, sets)
-        per_sample = inputs.per_sample(center, 3, sets.samples, "center", "a point")
-        return sets.spread(per_sample.to(mv)).unsqueeze(-2)
-
-    def _reference(self, mv: Tensor, sets: Sets, join_reference: JoinReference) -> Tensor:
-        """e123 of the reference, one number per sample, broadcastable to items."""
-        if isinstance(join_reference, Tensor):
-            given = inputs.per_sample(
-                join_reference, BLADES, sets.samples, "join_reference", "a multivector"
-            )
-            value = given.to(mv)[..., E123, None]
-        elif join_reference == "canonical":
-            value = mv.new_ones(1)
-        elif join_reference == "data":
-            value = mv.new_zeros(1)
-            if self.config.in_mv_channels:
-                value = sets.mean(mv[..., E123].mean(-1, keepdim=True))
-                if not self._reference_seen and inputs.can_be_read(value):
-                    self._reference_seen = inputs.warn_of_dead_join(mv, value, sets)
-        else:
-            raise ValueError(
-                f"unknown join_reference {join_reference!r}; expected 'data', 'canonical' or a "
-                "multivector tensor"
-            )
-        return sets.spread(value.expand(*sets.samples, 1)).squeeze(-1)
 
     def __repr__(self) -> str:
         c = self.config
@@ -405,3 +260,13 @@ class GATr(nn.Module):
             f"{c.hidden_mv_channels} mv + {c.hidden_s_channels} s, {c.num_heads} {kind} heads, "
             f"{parameters:,} parameters)"
         )
+
+
+def swap_item_axes(x: Pair, shape: tuple[int, ...]) -> Pair:
+    """Multivectors and scalars of items of this shape, with the last two item axes exchanged."""
+    first, second = len(shape) - 2, len(shape) - 1
+    return x[0].transpose(first, second), x[1].transpose(first, second)
+
+
+def _is_data(join_reference: JoinReference) -> bool:
+    return isinstance(join_reference, str) and join_reference == "data"

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from .config import GATrConfig
+from .functional.features import head_widths
 from .io import LoadError
-from .nn.attention import head_widths
 
 State = dict[str, Tensor]
 

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 from flashgatr.batch import Sets, pack, pad
 from flashgatr.experiments.baselines import MLP, AxialTransformer, Transformer
 from flashgatr.experiments.baselines.transformer import LayerNorm, SelfAttention
-from flashgatr.nn.rotary import rotate
+from flashgatr.functional import rotate
 
 SMALL = dict(hidden_channels=24, num_blocks=3, num_heads=4)
 VARIANTS = [

@@ -8,8 +8,8 @@ import platform
 import torch
 
 from .. import GATr, __version__, embed_point
+from ..functional import attention
 from ..kernels import paths
-from ..nn import attend
 from ..testing import equivariance_error
 from .results import machine
 
@@ -62,7 +62,7 @@ def _paths() -> list[tuple[str, str]]:
         )
     if "cuda" in devices:
         q = torch.zeros(1, 2, 1, 8, device="cuda", dtype=torch.bfloat16)
-        fits = attend.cudnn_fits(q, q, q)
+        fits = attention.cudnn_fits(q, q, q)
         found.append(("attention on cuda, 16 bits", "cuDNN" if fits else "as torch chooses"))
     return found
 

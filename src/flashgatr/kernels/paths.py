@@ -1,7 +1,7 @@
-"""Which implementation runs: the fused operators of `fused`, or the plain layers of `nn`.
+"""Which implementation runs: the fused kernels, or the plain layers of `nn`.
 
-Fused wherever it can be; plain for what it does not cover (rotary positions, dropout in training, transforms of
-torch.func), on devices without kernels, and within `plain_kernels()`.
+Fused wherever possible. The plain layers serve for what the kernels do not cover (rotary positions, dropout
+in training, transforms of torch.func), on devices without kernels, and within `plain_kernels()`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import torch
 from torch import Tensor
 
 from ..constants import is_transformed, traced_as_constant
-from . import c_kernels, cpu
+from .cpu.library import MOST_FEATURES, library
 
 _plain = os.environ.get("FLASHGATR_KERNELS") == "plain"
 
 
 @contextlib.contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Within: networks run through the plain layers, whatever the device. For the whole process: set
-    the environment variable FLASHGATR_KERNELS=plain."""
+    """Within: networks run through the plain layers, whatever the device.
+
+    For the whole process, set the environment variable FLASHGATR_KERNELS=plain.
+    """
     global _plain
     before, _plain = _plain, True
     try:
@@ -64,14 +66,14 @@ def _cuda_obstacle(dtype: torch.dtype, device: torch.device) -> str | None:
 def _cpu_obstacle(dtype: torch.dtype, features: int) -> str | None:
     if dtype not in (torch.float32, torch.float64):
         return f"the CPU kernels do not compute in {dtype}"
-    if features > cpu.MOST_FEATURES:
-        return f"queries of {features} features are wider than the CPU kernels' {cpu.MOST_FEATURES}"
+    if features > MOST_FEATURES:
+        return f"queries of {features} features are wider than the CPU kernels' {MOST_FEATURES}"
     return None if has_c_kernels() else "no C compiler was found"
 
 
 @traced_as_constant
 def has_c_kernels() -> bool:
-    return c_kernels.library() is not None
+    return library() is not None
 
 
 @traced_as_constant

@@ -1,33 +1,23 @@
-"""What is static about a block, as the operators need it: sizes, heads, the plans of its linear maps.
+"""What is static about a block on rows: channels, heads, epsilons. Typed values, compared by identity.
 
-Operators take a plan as text, since torch's operators know tensors, numbers and strings only.
+torch's operators know tensors, numbers and strings only. At their boundary, and nowhere else, a plan is
+text: `plan.text`, and `read_plan` gives the plan back.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from types import ModuleType
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ..algebra import BLADES, EUCLIDEAN
-from ..nn.linear import EquiLinear
-from . import cpu, gpu
+from ..algebra import BLADES
+from ..functional.features import attention_scale, features_per_channel
 from .rows import ALIGN, LinearPlan, linear_plan
 
-if TYPE_CHECKING:
-    from ..model import GATrBlock
-
-BACKENDS: dict[str, ModuleType] = {"cuda": gpu, "cpu": cpu}
-_ACTIVATIONS = ("gelu", "relu", "sigmoid")
-OUT, QKV, INPUTS, OUTPUT, LAST, REINSERT = range(6)  # as registered: neighbours in memory
-
-
-def backend(x: Tensor) -> ModuleType:
-    return BACKENDS[x.device.type]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,20 +33,29 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Heads:
-    """Heads of queries and keys, and the channels of each."""
+class HeadLayout:
+    """Heads of queries and keys, and the channels of each head."""
 
     queries: int
     keys: int
     mv: int
     s: int
-    aware: bool
+    distance_aware: bool
+
+    @property
+    def total(self) -> int:
+        """Heads of queries, keys and values together."""
+        return self.queries + 2 * self.keys
+
+    @property
+    def used_features(self) -> int:
+        """Scalars and features of the multivectors of one head."""
+        return self.s + self.mv * features_per_channel(self.distance_aware)
 
     @property
     def features(self) -> int:
-        """Width of a query: invariants of each multivector, scalars, and zeros up to a multiple of eight."""
-        used = self.s + self.mv * (12 if self.aware else len(EUCLIDEAN))
-        return used + -used % ALIGN
+        """Width of a query: the used features, and zeros up to a multiple of ALIGN."""
+        return self.used_features + -self.used_features % ALIGN
 
     @property
     def values(self) -> int:
@@ -64,14 +63,20 @@ class Heads:
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
-        """Of an item's queries, keys and values."""
-        features, values = self.features, self.values
-        return (self.queries, features), (self.keys, features), (self.keys, values)
+        """Shapes of one item's queries, keys and values."""
+        return (
+            (self.queries, self.features),
+            (self.keys, self.features),
+            (self.keys, self.values),
+        )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BlockPlan:
-    """Everything static about a block. Operators take it as text."""
+    """Everything static about a block; `block_plan` gives the same one for the same arguments.
+
+    Plans are compared by identity: they are keys of caches that every call reads.
+    """
 
     mv: int
     s: int
@@ -79,93 +84,95 @@ class BlockPlan:
     keys: int
     head_mv: int
     head_s: int
-    aware: int
+    distance_aware: bool
     activation: int
+    """The activation's place in `functional.ACTIVATIONS`."""
     reinsert_mv: int
     reinsert_s: int
-    reinsert_values: int
+    reinsert_values: bool
+    """Whether re-inserted channels reach the values too."""
     norm_epsilon: float
     distance_epsilon: float
+    text: str = field(init=False, repr=False)
+    sizes: Sizes = field(init=False, repr=False)
+    wide: Sizes = field(init=False, repr=False)
+    """Channels within the MLP."""
+    heads: HeadLayout = field(init=False, repr=False)
+    scale: float = field(init=False, repr=False)
+    """Factor of attention's logits."""
 
-    @property
-    def text(self) -> str:
-        return " ".join(str(getattr(self, f.name)) for f in fields(self))
-
-    @property
-    def sizes(self) -> Sizes:
-        return Sizes(self.mv, self.s)
-
-    @property
-    def wide(self) -> Sizes:
-        return Sizes(2 * self.mv, 2 * self.s)
-
-    @property
-    def heads(self) -> Heads:
-        return Heads(self.queries, self.keys, self.head_mv, self.head_s, bool(self.aware))
-
-
-@functools.lru_cache(maxsize=256)
-def read_plan(text: str) -> BlockPlan:
-    *integers, norm, distance = text.split()
-    return BlockPlan(*map(int, integers), float(norm), float(distance))  # type: ignore[call-arg]
-
-
-def block_plan(block: GATrBlock) -> BlockPlan:
-    attention, mlp = block.attention, block.mlp
-    reinsert = attention.reinsert
-    return BlockPlan(
-        mv=attention.qkv.in_mv_channels,
-        s=attention.qkv.in_s_channels,
-        queries=attention.num_heads,
-        keys=attention.kv_heads,
-        head_mv=attention.widths[0],
-        head_s=attention.widths[1],
-        aware=int(attention.attention.distance_aware),
-        activation=_ACTIVATIONS.index(mlp.gate.activation),
-        reinsert_mv=reinsert.in_mv_channels if reinsert is not None else 0,
-        reinsert_s=reinsert.in_s_channels if reinsert is not None else 0,
-        reinsert_values=int(not attention.multi_query),
-        norm_epsilon=block.norm.epsilon,
-        distance_epsilon=attention.attention.epsilon,
-    )
-
-
-@functools.lru_cache(maxsize=256)
-def linear_plans(text: str, device: str) -> tuple[LinearPlan, ...]:
-    """The linear maps of a block in the order of `layers_of`, or the one of a text "linear ..."."""
-    if text.startswith("linear"):
-        return (linear_plan(*map(int, text.split()[1:])),)
-    plan, be = read_plan(text), BACKENDS[device]
-    heads, c, s = plan.heads, plan.mv, plan.s
-    total, reached = heads.queries + 2 * heads.keys, heads.queries + heads.keys
-    plans = [
-        linear_plan(
-            heads.queries * heads.mv, c, heads.queries * heads.s, s, inputs=be.output_columns(heads)
-        ),
-        linear_plan(c, total * heads.mv, s, total * heads.s, outputs=be.qkv_columns(heads)),
-        linear_plan(c, 4 * c, s, 0, outputs=be.bilinear_columns(c)),
-        linear_plan(2 * c, 2 * c, s, 2 * s),
-        linear_plan(2 * c, c, 2 * s, s),
-    ]
-    if plan.reinsert_mv or plan.reinsert_s:
-        reached += heads.keys * plan.reinsert_values
-        plans.append(
-            linear_plan(
-                plan.reinsert_mv,
-                reached * heads.mv,
-                plan.reinsert_s,
-                reached * heads.s,
-                bias=False,
-                outputs=be.reinsert_columns(heads, bool(plan.reinsert_values)),
-            )
+    def __post_init__(self) -> None:
+        head = self.head_mv, self.head_s, self.distance_aware
+        made = dict(
+            text=" ".join(["block", *(str(x + 0) for x in self._fields())]),
+            sizes=Sizes(self.mv, self.s),
+            wide=Sizes(2 * self.mv, 2 * self.s),
+            heads=HeadLayout(self.queries, self.keys, *head),
+            scale=attention_scale(*head),
         )
-    return tuple(plans)
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+
+    def _fields(self) -> tuple[float, ...]:
+        return tuple(getattr(self, name) for name in _FIELDS)
+
+    def __reduce__(self) -> tuple[object, tuple[float, ...]]:
+        """Copies and unpickled plans are the same plan."""
+        return block_plan, self._fields()
 
 
-def layers_of(block: GATrBlock) -> list[EquiLinear]:
-    attention, mlp = block.attention, block.mlp
-    layers = [attention.output, attention.qkv, mlp.bilinear.inputs, mlp.bilinear.output, mlp.linear]
-    return layers if attention.reinsert is None else [*layers, attention.reinsert]
+_FIELDS = (
+    "mv", "s", "queries", "keys", "head_mv", "head_s", "distance_aware", "activation",
+    "reinsert_mv", "reinsert_s", "reinsert_values", "norm_epsilon", "distance_epsilon",
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def block_plan(*values: float) -> BlockPlan:
+    """The plan with these values, in the order of `BlockPlan`'s fields."""
+    given: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
+    for name in _FIELDS:
+        if not name.endswith("epsilon"):
+            given[name] = int(given[name])
+    given["distance_aware"] = bool(given["distance_aware"])
+    given["reinsert_values"] = bool(given["reinsert_values"])
+    return BlockPlan(**given)
+
+
+Plan = BlockPlan | LinearPlan
+
+
+@functools.lru_cache(maxsize=1024)
+def read_plan(text: str) -> Plan:
+    """The plan of a text: the inverse of `BlockPlan.text` and `LinearPlan.text`."""
+    kind, *values = text.split()
+    if kind == "block":
+        return block_plan(*map(float, values))
+    in_mv, out_mv, in_s, out_s = map(int, values)
+    return linear_plan(in_mv, out_mv, in_s, out_s)
+
+
+class BlockMaps(NamedTuple, Generic[T]):
+    """Something for each linear map of a block. The order is that of the parameters in memory."""
+
+    output: T
+    """Attention's output."""
+    qkv: T
+    """Queries, keys and values."""
+    inputs: T
+    """The four inputs of the bilinear layer."""
+    wide: T
+    """The bilinear layer's output, twice as wide as the residual stream."""
+    last: T
+    """Back to the residual stream's width."""
+    reinsert: T | None
+    """Re-inserted input channels to queries, keys and perhaps values; None without such channels."""
+
+    @property
+    def every(self) -> tuple[T, ...]:
+        """Those that there are."""
+        *most, last = self
+        return tuple(most) if last is None else tuple(self)  # type: ignore[arg-type]
 
 
 def grouped(parameters: Sequence[Tensor], plans: Sequence[LinearPlan]) -> list[list[Tensor]]:

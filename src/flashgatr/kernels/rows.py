@@ -1,11 +1,12 @@
 """Rows: the layout in which the fast kernels hold a set of items, and the weights that act on it.
 
-One item is one row: its scalars, then its multivectors, blade by blade, channels innermost. The blades come in the order
-1 e1 e2 e3 e12 e13 e23 e123, then e0 times each of these, so that the half which the norm sees is in one piece.
+One item is one row: its scalars, then its multivectors, blade by blade, channels innermost. The blades
+come in the order 1 e1 e2 e3 e12 e13 e23 e123, then e0 times each of these, so that the half which the
+norm sees is in one piece.
 
-An equivariant linear map on rows is one matrix, most of it zero and the rest repeated. `dense_table` says for every entry
-of that matrix which parameter it copies, and with which factor: "prepared weights" are one gather, and the gradient of
-the parameters is its transpose.
+An equivariant linear map on rows is one matrix, most of it zero and the rest repeated. `dense_table`
+tells for every entry of that matrix which parameter it copies, and with which factor: preparing weights
+is one gather, and the gradient of the parameters is its transpose.
 
 Shapes: T items, C multivector and S scalar channels; x_TF with F = S + 16 C.
 """
@@ -14,27 +15,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from ..algebra import BLADES, E123, EUCLIDEAN, GRADES, NULL, PGA, POINT, SCALAR
 from ..constants import indices
-from ..nn.linear import MAPS, SCALES, EquiLinear
+from ..functional.features import WITHOUT_E123
+from ..functional.linear import MAPS, SCALES
 
 ORDER = EUCLIDEAN + NULL
 """Blades in the order of a row."""
-ATTENDED = (*(i for i in EUCLIDEAN if i != E123), E123, *POINT)
+PLACE = tuple(ORDER.index(blade) for blade in range(BLADES))
+"""Where each blade is in that order."""
+ATTENDED = (*WITHOUT_E123, E123, *POINT)
 """Blades that distance-aware attention reads from queries and keys."""
 ALIGN = 8
-"""Groups of columns start at multiples of this, so that 16-bit rows can be read 16 bytes at a time."""
+"""Groups of columns start at multiples of this: 16-bit rows can then be read 16 bytes at a time."""
 
 _IS_SCALAR, _IS_PADDING = -1, -2
-_SHIFT = 16  # a table's entry is parameter · 16 + factor
+ENTRY = 16
+"""An entry of a table is ENTRY · parameter + factor."""
 _ONE, ZERO = MAPS, MAPS + 1
 FACTORS = (*SCALES, 1.0, 0.0)
-"""What the low bits of an entry mean."""
+"""The factors that an entry's remainder stands for; ZERO: the matrix is zero there."""
 
 
 def to_rows(mv: Tensor, s: Tensor) -> Tensor:
@@ -49,8 +54,7 @@ def from_rows(
     """The inverse of `to_rows`."""
     mv_channels, s_channels = channels
     s, mv = x.split([s_channels, BLADES * mv_channels], dim=-1)
-    inverse = tuple(ORDER.index(i) for i in range(BLADES))
-    mv = mv.unflatten(-1, (BLADES, mv_channels)).index_select(-2, indices(inverse, mv))
+    mv = mv.unflatten(-1, (BLADES, mv_channels)).index_select(-2, indices(PLACE, mv))
     return mv.transpose(-1, -2).unflatten(0, items), s.unflatten(0, items)
 
 
@@ -93,9 +97,10 @@ def head_columns(heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER)
 
 @dataclass(frozen=True, eq=False)
 class LinearPlan:
-    """An equivariant linear map between two kinds of rows; `linear_plan` gives the same one for the same arguments.
+    """An equivariant linear map between two kinds of rows.
 
-    Plans are compared by identity: to compare their columns would take longer than a small kernel runs.
+    `linear_plan` gives the same plan for the same arguments. Plans are compared by identity: comparing
+    their columns would take longer than a small kernel runs.
     """
 
     in_mv: int
@@ -105,6 +110,17 @@ class LinearPlan:
     bias: bool
     inputs: Columns
     outputs: Columns
+    text: str = field(init=False, repr=False)
+    """The plan for torch's operators; standard columns and a bias are taken for granted there."""
+
+    def __post_init__(self) -> None:
+        text = f"linear {self.in_mv} {self.out_mv} {self.in_s} {self.out_s}"
+        object.__setattr__(self, "text", text)
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        """Copies and unpickled plans are the same plan."""
+        sizes = self.in_mv, self.out_mv, self.in_s, self.out_s
+        return linear_plan, (*sizes, self.bias, self.inputs, self.outputs)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -133,23 +149,16 @@ def linear_plan(
     out_mv: int,
     in_s: int,
     out_s: int,
-    *,
     bias: bool = True,
     inputs: Columns | None = None,
     outputs: Columns | None = None,
 ) -> LinearPlan:
-    """The plan of an `EquiLinear` of these sizes; rows are in standard order unless given."""
+    """The plan of a map of these sizes; rows are in standard order unless columns are given."""
     if inputs is None:
         inputs = columns(range(in_mv), range(in_s))
     if outputs is None:
         outputs = columns(range(out_mv), range(out_s))
     return LinearPlan(in_mv, out_mv, in_s, out_s, bias, inputs, outputs)
-
-
-def parameters_of(layer: EquiLinear) -> list[Tensor]:
-    """The parameters in the order of `LinearPlan.sizes`, without those of no elements."""
-    every = layer.weight, layer.s2mv, layer.mv2s, layer.s2s, layer.bias_mv, layer.bias_s
-    return [p for p in every if p is not None and p.numel()]
 
 
 def _on_the_cpu(function: Callable[[LinearPlan], Tensor]) -> Callable[[LinearPlan], Tensor]:
@@ -178,7 +187,7 @@ def dense_table(plan: LinearPlan) -> Tensor:
 
     def put(where: Tensor, parameter: Tensor, factor: Tensor | int) -> None:
         where, parameter = torch.broadcast_tensors(where, parameter)
-        value = parameter * _SHIFT + factor
+        value = parameter * ENTRY + factor
         body[where] = value.expand_as(body)[where]
 
     pair = channel_o * plan.in_mv + channel_i
@@ -204,8 +213,8 @@ def dense_table(plan: LinearPlan) -> Tensor:
     )  # fmt: skip
     if plan.bias:
         bias_mv, bias_s = blade_o[0] == SCALAR, blade_o[0] == _IS_SCALAR
-        table[-1, bias_mv] = (starts[4] + channel_o[0, bias_mv]) * _SHIFT + _ONE
-        table[-1, bias_s] = (starts[5] + channel_o[0, bias_s]) * _SHIFT + _ONE
+        table[-1, bias_mv] = (starts[4] + channel_o[0, bias_mv]) * ENTRY + _ONE
+        table[-1, bias_s] = (starts[5] + channel_o[0, bias_s]) * ENTRY + _ONE
     return table.int()
 
 
@@ -213,8 +222,8 @@ def dense_table(plan: LinearPlan) -> Tensor:
 def inverse_table(plan: LinearPlan) -> Tensor:
     """(parameters, 6): where in the dense matrix each parameter goes, -1 for nowhere."""
     table = dense_table(plan).long().flatten()
-    used = ((table % _SHIFT) != ZERO).nonzero()[:, 0]
-    parameter = table[used] // _SHIFT
+    used = ((table % ENTRY) != ZERO).nonzero()[:, 0]
+    parameter = table[used] // ENTRY
     order = parameter.argsort(stable=True)
     used, parameter = used[order], parameter[order]
     counts = torch.bincount(parameter, minlength=plan.parameters)

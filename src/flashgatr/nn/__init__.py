@@ -4,6 +4,8 @@ from .attention import CrossAttention as CrossAttention
 from .attention import GeometricAttention as GeometricAttention
 from .attention import Heads as Heads
 from .attention import SelfAttention as SelfAttention
+from .block import GATrBlock as GATrBlock
+from .block import Surroundings as Surroundings
 from .linear import EquiLinear as EquiLinear
 from .mlp import GeometricBilinear as GeometricBilinear
 from .mlp import GeoMLP as GeoMLP

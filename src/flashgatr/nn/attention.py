@@ -1,36 +1,25 @@
-"""Geometric attention: one dot product of features that add up to invariants.
+"""Geometric attention as modules: the attention itself, self- and cross-attention.
 
-    logit = [ α Σ_c ⟨q, k⟩ - β_c Σ_c ‖k̂₀ q̂ - q̂₀ k̂‖² + γ Σ q_s k_s ] / √(12 C + S)
-
-⟨q, k⟩ runs over the seven blades without e0 and e123; (q̂₀, q̂) is the trivector (e123, point part) times
-ω(q₀) = q₀ / (q₀² + ε), a point of weight near one, so that the second term is minus its squared distance. Written out,
-that term is the dot product of five features per channel, and the whole logit is one fused attention call.
-Without distance awareness: ⟨q, k⟩ over all eight blades, scale √(8 C + S).
-
-Shapes: inside, q, k, v are (..., N, H, C, 16) and (..., N, H, S); H = 1 for shared keys and values.
+The logit is the dot product of the features in `functional.features`, and the whole is one call of
+`functional.attend`. Shapes: inside, q, k, v are (..., N, H, C, 16) and (..., N, H, S); H = 1 for shared
+keys and values.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..algebra import BLADES, E123, EUCLIDEAN, POINT
+from .. import functional
+from ..algebra import BLADES
 from ..batch import Sets
-from ..constants import indices
-from .attend import attend as attend
+from ..functional import LogitWeights
+from ..functional.features import head_widths, weighted_terms
 from .linear import EquiLinear
 from .norm import GradeDropout
-from .precision import at_least_float32
-from .rotary import rotate
-
-_WITHOUT_E123 = tuple(i for i in EUCLIDEAN if i != E123)
-_DISTANCE_FEATURES = 5
-LEARNED_WEIGHTS = ("none", "distance", "all")
 
 
 class Heads(NamedTuple):
@@ -38,29 +27,6 @@ class Heads(NamedTuple):
 
     mv: Tensor
     s: Tensor
-
-
-def head_widths(
-    mv_channels: int, s_channels: int, num_heads: int, width: int, rotary: bool
-) -> tuple[int, int]:
-    """Multivector and scalar channels per head, by the rule of the authors' code."""
-    mv = max(width * mv_channels // num_heads, 1)
-    s = max(width * s_channels // num_heads, 4) if s_channels else 0
-    if rotary and s:
-        s = max(s + s % 2, 8)
-    return mv, s
-
-
-def weighted_terms(learned_weights: str | bool) -> str:
-    """Which terms of the logit have learned weights: one of LEARNED_WEIGHTS; True is "distance", False "none"."""
-    if isinstance(learned_weights, bool):
-        return "distance" if learned_weights else "none"
-    if learned_weights not in LEARNED_WEIGHTS:
-        raise ValueError(
-            f"unknown learned_weights {learned_weights!r}; expected one of "
-            f"{', '.join(LEARNED_WEIGHTS)}"
-        )
-    return learned_weights
 
 
 def _require_heads(num_heads: int) -> None:
@@ -85,8 +51,7 @@ class GeometricAttention(nn.Module):
         _require_heads(num_heads)
         self.distance_aware = distance_aware
         self.epsilon = epsilon
-        features = (len(_WITHOUT_E123) + _DISTANCE_FEATURES) if distance_aware else len(EUCLIDEAN)
-        self.scale = 1 / math.sqrt(features * mv_channels + s_channels)
+        self.scale = functional.attention_scale(mv_channels, s_channels, distance_aware)
         terms = weighted_terms(learned_weights)
         every, distance = terms == "all", distance_aware and terms != "none"
 
@@ -110,9 +75,10 @@ class GeometricAttention(nn.Module):
         """(..., N, H·C, 16) and (..., N, H·S), heads outermost."""
         channels = v.mv.shape[-2]
         values = torch.cat([v.mv.flatten(-2), v.s], dim=-1)
-        queries = self._features(q, as_query=True).to(values.dtype)
-        keys = self._features(k, as_query=False).to(values.dtype)
-        out = attend(
+        how = self.distance_aware, self.epsilon
+        queries = functional.query_features(q.mv, q.s, *how, self.weights).to(values.dtype)
+        keys = functional.key_features(k.mv, k.s, *how).to(values.dtype)
+        out = functional.attend(
             queries,
             keys,
             values,
@@ -125,32 +91,10 @@ class GeometricAttention(nn.Module):
         # (..., N, H, C·16) to (..., N, H·C, 16): heads outermost
         return mv.unflatten(-1, (channels, BLADES)).flatten(-3, -2), s.flatten(-2)
 
-    def _features(self, x: Heads, as_query: bool) -> Tensor:
-        """(..., N, H, features). The learned weights enter on the query's side."""
-        mv, s = at_least_float32(x.mv), at_least_float32(x.s)
-        blades = _WITHOUT_E123 if self.distance_aware else EUCLIDEAN
-        parts = [mv.index_select(-1, indices(blades, mv)).flatten(-2)]
-        if as_query and self.log_alpha is not None:
-            parts[0] = parts[0] * self.log_alpha.exp()
-        if self.distance_aware:
-            distance = _distance_features(mv, self.epsilon, as_query)
-            if as_query and self.log_beta is not None:
-                distance = distance * self.log_beta.exp().unsqueeze(-1)
-            parts.append(distance.flatten(-2))
-        parts.append(s * self.log_gamma.exp() if as_query and self.log_gamma is not None else s)
-        return torch.cat(parts, dim=-1)
-
-
-def _distance_features(mv: Tensor, epsilon: float, as_query: bool) -> Tensor:
-    """(..., 5): φ(q) and ψ(k) with φ·ψ = -‖k₀ q - q₀ k‖² of the normalised trivectors."""
-    weight = mv[..., E123, None]
-    omega = weight / (weight * weight + epsilon)
-    point = mv.index_select(-1, indices(POINT, mv)) * omega
-    weight = weight * omega
-    squared = (point * point).sum(-1, keepdim=True)
-    if as_query:
-        return torch.cat([weight * weight, squared, weight * point], dim=-1)
-    return torch.cat([-squared, -weight * weight, 2 * weight * point], dim=-1)
+    @property
+    def weights(self) -> LogitWeights:
+        """The learned weights of the logit's terms."""
+        return LogitWeights(self.log_alpha, self.log_beta, self.log_gamma)
 
 
 class _Projected(nn.Module):
@@ -196,7 +140,7 @@ class _Projected(nn.Module):
         )
         self.dropout = GradeDropout(dropout)
 
-    def _split(self, projected: tuple[Tensor, Tensor], heads: list[int]) -> list[Heads]:
+    def split_heads(self, projected: tuple[Tensor, Tensor], heads: list[int]) -> list[Heads]:
         """Consecutive groups of heads of the projected channels."""
         mv_width, s_width = self.widths
         mv, s = projected
@@ -212,7 +156,7 @@ class _Projected(nn.Module):
             return x
         sets = Sets(x.s.shape[:-2]) if sets is None else sets
         positions = sets.positions(x.s.device)
-        return Heads(x.mv, rotate(x.s, positions, self.rotary_base))
+        return Heads(x.mv, functional.rotate(x.s, positions, self.rotary_base))
 
     def extra_repr(self) -> str:
         kind = "multi-query" if self.multi_query else "multi-head"
@@ -275,7 +219,7 @@ class SelfAttention(_Projected):
             more_mv, more_s = self.reinsert(*reinsert)
             qkv_mv = qkv_mv + F.pad(more_mv, (0, 0, 0, qkv_mv.shape[-2] - more_mv.shape[-2]))
             qkv_s = qkv_s + F.pad(more_s, (0, qkv_s.shape[-1] - more_s.shape[-1]))
-        q, k, v = self._split((qkv_mv, qkv_s), [self.num_heads, self.kv_heads, self.kv_heads])
+        q, k, v = self.split_heads((qkv_mv, qkv_s), [self.num_heads, self.kv_heads, self.kv_heads])
         q, k = self._turn(q, sets), self._turn(k, sets)
         mv, s = self.attention(q, k, v, sets=sets, attention_mask=attention_mask)
         mv, s = self.dropout(*self.output(mv, s))
@@ -314,8 +258,8 @@ class CrossAttention(_Projected):
         context_sets: Sets | None = None,
         attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        (q,) = self._split(self.q(mv, s), [self.num_heads])
-        k, v = self._split(self.kv(context_mv, context_s), [self.kv_heads, self.kv_heads])
+        (q,) = self.split_heads(self.q(mv, s), [self.num_heads])
+        k, v = self.split_heads(self.kv(context_mv, context_s), [self.kv_heads, self.kv_heads])
         if context_sets is None:
             context_sets = Sets(context_mv.shape[:-2])
         mv, s = self.attention(

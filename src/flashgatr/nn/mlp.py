@@ -8,13 +8,11 @@ broadcastable to the items with as many axes.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from ..kernels.bilinear import join, product
+from .. import functional
 from .linear import EquiLinear
 from .norm import GradeDropout, ScalarGate
-from .precision import at_least_float32
 
 
 class GeometricBilinear(nn.Module):
@@ -37,10 +35,7 @@ class GeometricBilinear(nn.Module):
     def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         _check_reference(reference, mv)
         projected, _ = self.inputs(mv, s)
-        left, right, join_left, join_right = at_least_float32(projected).chunk(4, dim=-2)
-        joined = reference[..., None, None] * join(join_left, join_right)
-        mv, s = self.output(torch.cat([product(left, right), joined], dim=-2), s)
-        return mv, s
+        return self.output(functional.bilinear(projected, reference), s)  # type: ignore[no-any-return]
 
 
 def _check_reference(reference: Tensor, mv: Tensor) -> None:

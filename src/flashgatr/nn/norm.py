@@ -1,35 +1,11 @@
-"""Equivariant normalisation, gate and dropout: the layers without parameters.
-
-norm      x / √max(mean_c ⟨x, x⟩, ε);  scalars: LayerNorm without gain or bias
-gate      GELU(⟨x⟩_0) x;               scalars: GELU
-dropout   whole grades of a channel at a time; scalars: ordinary dropout
-"""
+"""Norm, gate and dropout as modules: the layers without parameters. Formulas: `functional.norm`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..algebra import EUCLIDEAN, GRADES, PGA, SCALAR
-from ..constants import indices
-from .precision import at_least_float32
-
-_GRADE_OF = PGA.grades
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-# name: (gate of the multivectors, activation of the scalars)
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
-    "gelu": (_gelu_tanh, F.gelu),
-    "relu": (F.relu, F.relu),
-    "sigmoid": (torch.sigmoid, torch.sigmoid),
-}
+from .. import functional
+from ..functional import ACTIVATIONS
 
 
 class EquiLayerNorm(nn.Module):
@@ -40,13 +16,7 @@ class EquiLayerNorm(nn.Module):
         self.epsilon = epsilon
 
     def forward(self, mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        mv, s = at_least_float32(mv), at_least_float32(s)
-        squared = mv.index_select(-1, indices(EUCLIDEAN, mv)).square().sum(-1)
-        mean = squared.mean(-1).clamp(min=self.epsilon)
-        mv = mv * mean.rsqrt()[..., None, None]
-        if s.shape[-1]:
-            s = F.layer_norm(s, s.shape[-1:])
-        return mv, s
+        return functional.layer_norm(mv, s, self.epsilon)
 
     def extra_repr(self) -> str:
         return f"epsilon={self.epsilon}"
@@ -64,8 +34,7 @@ class ScalarGate(nn.Module):
         self.activation = activation
 
     def forward(self, mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        gate, activate = ACTIVATIONS[self.activation]
-        return gate(mv[..., SCALAR, None]) * mv, activate(s)
+        return functional.gate(mv, s, self.activation)
 
     def extra_repr(self) -> str:
         return self.activation
@@ -83,8 +52,7 @@ class GradeDropout(nn.Module):
     def forward(self, mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         if not self.training or self.p == 0.0:
             return mv, s
-        kept = F.dropout(mv.new_ones(*mv.shape[:-1], GRADES), self.p)
-        return mv * kept.index_select(-1, indices(_GRADE_OF, mv)), F.dropout(s, self.p)
+        return functional.dropout(mv, s, self.p)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

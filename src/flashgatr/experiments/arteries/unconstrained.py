@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ...algebra import BLADES, SCALAR
 from ...config import GATrConfig
+from ...functional.linear import basis
 from ...model import GATr
-from ...nn.linear import EquiLinear, basis
+from ...nn import EquiLinear
 
 
 class AnyLinear(nn.Module):
@@ -87,6 +88,3 @@ class UnconstrainedGATr(GATr):
             for name, layer in list(module.named_children()):
                 if isinstance(layer, EquiLinear):
                     setattr(module, name, AnyLinear(layer))
-
-    def obstacle(self, mv: Tensor) -> str | None:
-        return super().obstacle(mv) or "the fused kernels have no unconstrained linear maps"

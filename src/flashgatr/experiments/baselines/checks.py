@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...nn.precision import stream_dtype
+from ...precision import stream_dtype
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ...nn.precision import full_precision, stream_dtype
+from ...precision import full_precision, stream_dtype
 from .checks import Linear, checked, require_count
 
 

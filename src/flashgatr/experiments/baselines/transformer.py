@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recompute
 
 from ...batch import Sets
-from ...nn.attention import attend
-from ...nn.precision import full_precision, stream_dtype
-from ...nn.rotary import rotate
+from ...functional import attend, rotate
+from ...precision import full_precision, stream_dtype
 from .checks import Linear, checked, require_bool, require_count
 
 _NORM_EPSILON = 1e-5

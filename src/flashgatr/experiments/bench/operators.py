@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -20,11 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ... import GATr
+from ... import GATr, fast, functional
 from ...config import preset
-from ...kernels import fused, one_node
+from ...kernels import block as kernels_block
 from ...kernels.paths import plain_kernels
 from ...model import GATrBlock
+from ...shortcuts import BLOCK_NODE
 from . import timing, workload
 from .timing import Found, Report, Step
 
@@ -57,10 +59,12 @@ def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
 
     def queries(mv: Tensor, s: Tensor, more_mv: Tensor, more_s: Tensor) -> Any:
         mv, s = mv + more_mv, s + more_s
-        q, k, v = attention._split(attention.qkv(*block.norm(mv, s)), heads)
-        features = attention.attention._features
+        q, k, v = attention.split_heads(attention.qkv(*block.norm(mv, s)), heads)
+        logits = attention.attention
+        how = logits.distance_aware, logits.epsilon
         values = torch.cat([v.mv.flatten(-2), v.s], dim=-1)
-        return mv, s, features(q, as_query=True), features(k, as_query=False), values
+        query = functional.query_features(q.mv, q.s, *how, logits.weights)
+        return mv, s, query, functional.key_features(k.mv, k.s, *how), values
 
     def update(mv: Tensor, s: Tensor, attended_mv: Tensor, attended_s: Tensor, *rest: Any) -> Any:
         more_mv, more_s = attention.output(attended_mv, attended_s)
@@ -94,14 +98,13 @@ def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
 
 def fused_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
     """What the block calls the fused operators with."""
-    with _recorded("run_block") as seen:
+    with _recorded(fast, "run_block") as seen:
         net(*inputs)
     if "run_block" not in seen:
         obstacle = net.obstacle(inputs[0])
         raise RuntimeError(f"the fused operators do not run here: {obstacle}")
     function, arguments = seen["run_block"]
-    each = mock.patch.object(one_node, "MOST_ROWS", -1)  # and not the block as one
-    with _recorded("queries", "update") as seen, each:
+    with _recorded(kernels_block, "queries", "update") as seen, BLOCK_NODE.off():
         function(*arguments)
     used = {"queries": (0, 3, 4, 5), "update": (0, 3)}
     calls: dict[str, Call] = {
@@ -125,8 +128,8 @@ def _cut(x: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _recorded(*names: str) -> Iterator[dict[str, Call]]:
-    """Within: the last calls of these functions of `fused`."""
+def _recorded(module: ModuleType, *names: str) -> Iterator[dict[str, Call]]:
+    """Within: the last calls of these functions by a module."""
     seen: dict[str, Call] = {}
 
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,8 +141,8 @@ def _recorded(*names: str) -> Iterator[dict[str, Call]]:
 
     with contextlib.ExitStack() as stack:
         for name in names:
-            wrapper = watched(name, getattr(fused, name))
-            stack.enter_context(mock.patch.object(fused, name, wrapper))
+            wrapper = watched(name, getattr(module, name))
+            stack.enter_context(mock.patch.object(module, name, wrapper))
         yield seen
 
 

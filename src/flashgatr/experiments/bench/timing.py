@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...kernels.gpu import beside
+from ...kernels.cuda.side_stream import beside
 from .. import results
 from ..engine.trainer import set_precision
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import paths
-from ...kernels.launch import kernels
+from ...kernels.cuda.launch import kernels
 
 
 class FlatAdam:

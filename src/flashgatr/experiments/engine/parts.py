@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...kernels.gpu import beside
+from ...kernels.cuda.side_stream import beside
 from .flat import FlatAdam
 from .task import Batch
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ...kernels.gpu import beside
+from ...kernels.cuda.side_stream import beside
 from ..config import TrainConfig
 from .distributed import World
 from .flat import FlatAdam

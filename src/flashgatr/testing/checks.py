@@ -17,26 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from . import versors as group_elements
-from .strategies import multivectors as multivectors
-from .strategies import point_clouds as point_clouds
-from .strategies import versors as versors
-from .versors import Kind, to_matrix
-
-__all__ = [
-    "assert_batch_independent",
-    "assert_equivariant",
-    "assert_padding_invariant",
-    "assert_permutation_equivariant",
-    "batch_error",
-    "equivariance_error",
-    "multivectors",
-    "padding_error",
-    "permutation_error",
-    "point_clouds",
-    "point_equivariance_error",
-    "versors",
-]
+from .. import versors as group_elements
+from ..versors import Kind, to_matrix
 
 Network = Callable[..., Any]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}

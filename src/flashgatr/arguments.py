@@ -16,7 +16,7 @@ from torch import Tensor
 from .algebra import BLADES, E123
 from .batch import Sets
 from .constants import is_wrapped
-from .nn.precision import check_dtype, stream_dtype
+from .precision import check_dtype, stream_dtype
 
 
 def checked(

@@ -1,4 +1,9 @@
-"""Products of multivectors as sums over the terms that are not zero: 192 for the geometric product, 81 for the join.
+"""Products of multivectors as sums over the terms that are not zero, and the bilinear layer's formula.
+
+    bilinear(x₁, x₂, x₃, x₄; z) = ( x₁ x₂ , z · join(x₃, x₄) )
+
+z is the e123 part of a reference multivector, which makes the join change sign under mirrors as it must.
+The geometric product has 192 terms, the join 81.
 
 A product is a trilinear form Σ s x_i y_j z_k over a table of terms. Each of its three gradients is the same sum with the
 roles of x, y, z exchanged, so one operator serves forward, backward and every higher derivative:
@@ -19,6 +24,7 @@ from torch import Tensor
 from ..algebra import BLADES, PGA, Term
 from ..constants import is_wrapped
 from ..ops import contract, left_matrix
+from ..precision import at_least_float32
 
 _FORMS: dict[str, tuple[Term, ...]] = {"product": PGA.product_terms, "join": PGA.join_terms}
 
@@ -42,6 +48,16 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 def join(x: Tensor, y: Tensor) -> Tensor:
     """(x* ∧ y*)* of multivectors of one shape."""
     return _apply(x, y, "join")
+
+
+def bilinear(projected: Tensor, reference: Tensor) -> Tensor:
+    """Products and joins (..., 2 C, 16) of four groups of channels (..., 4 C, 16).
+
+    reference: e123 of the join's reference, broadcastable to the items (...).
+    """
+    left, right, join_left, join_right = at_least_float32(projected).chunk(4, dim=-2)
+    joined = reference[..., None, None] * join(join_left, join_right)
+    return torch.cat([product(left, right), joined], dim=-2)
 
 
 def _apply(x: Tensor, y: Tensor, form: str) -> Tensor:

@@ -1,117 +1,44 @@
 """The steps of a block on a CPU: C kernels, but for the largest product of the weights' gradient.
 
-Functions have the signatures of `gpu`'s. What `ready` and `always` say concerns TF32, which a CPU has not.
+`ready` and `always` concern TF32 and are ignored on CPUs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..algebra import BLADES
-from ..nn.linear import MAPS
-from .c_kernels import BLOCK, MOST_FEATURES, PANEL, SMALL_SET, Job, Library, library
-from .rows import Blocks, Columns, LinearPlan, columns, head_columns
-
-if TYPE_CHECKING:
-    from .fused import Heads, Sizes
-
-__all__ = ["MOST_FEATURES", "SMALL_SET"]
+from ...algebra import BLADES
+from ...functional.linear import MAPS
+from ..plan import HeadLayout, Sizes
+from ..rows import Blocks, Columns, LinearPlan, columns, head_columns
+from .deferred import call, kernels_of, settle
+from .library import BLOCK, PANEL, Job
 
 RECOMPUTE = 4096
 """From so many items on, memory counts more than a product: what is cheap to make again is not saved."""
 
 
-def qkv_columns(heads: Heads) -> Columns:
-    total = heads.queries + 2 * heads.keys
+def qkv_columns(heads: HeadLayout) -> Columns:
+    total = heads.total
     return columns(range(total * heads.mv), range(total * heads.s))
 
 
-def reinsert_columns(heads: Heads, values: bool) -> Columns:
+def reinsert_columns(heads: HeadLayout, values: bool) -> Columns:
     total = heads.queries + heads.keys * (2 if values else 1)
     return columns(range(total * heads.mv), range(total * heads.s))
 
 
-def output_columns(heads: Heads) -> Columns:
+def output_columns(heads: HeadLayout) -> Columns:
     return head_columns(range(heads.queries), heads.mv, heads.s)
 
 
 def bilinear_columns(channels: int) -> Columns:
     return columns(range(4 * channels), range(0))
-
-
-class _Waiting(threading.local):
-    """Kernels that were called within `together` and did not run yet: all on the rows of the same items."""
-
-    depth = 0
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.program: list[bytes] = []
-        self.kept: list[tuple[Any, ...]] = []
-        self.kernels: Library | None = None
-        self.items = self.cost = 0
-
-    def run(self) -> None:
-        if self.kernels is not None:
-            self.kernels.run([Job(b"".join(self.program), self.items, BLOCK, self.cost)])
-            self.clear()
-
-
-_waiting = _Waiting()
-
-
-@contextlib.contextmanager
-def together() -> Iterator[None]:
-    """Within: kernels on rows run later, one after the other on a few rows that stay in the cache, threads meeting once.
-
-    What they write must not be read by anything else before the end of the outermost one, or before `settle`.
-    """
-    outside = _waiting.depth
-    _waiting.depth = outside + 1
-    try:
-        yield
-        if not outside:
-            _waiting.run()
-    finally:
-        _waiting.depth = outside
-        if not outside:
-            _waiting.clear()
-
-
-def settle() -> None:
-    """Run what waits."""
-    _waiting.run()
-
-
-def _kernels(dtype: torch.dtype) -> Library:
-    libraries = library()
-    assert libraries is not None
-    return libraries[dtype]
-
-
-def _call(x: Tensor, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
-    """Run the kernel of x's dtype, now or when those that wait run: see `c_kernels`."""
-    kernels = _kernels(x.dtype)
-    packed = kernels.packed(name, arguments)
-    if not _waiting.depth or step != BLOCK:
-        settle()
-        kernels.run([Job(packed, units, step, cost)])
-        return
-    if kernels is not _waiting.kernels or units != _waiting.items:
-        settle()
-    _waiting.kernels, _waiting.items = kernels, units
-    _waiting.cost += cost
-    _waiting.program.append(packed)
-    _waiting.kept.append(arguments)
 
 
 def _sizes(plan: LinearPlan) -> tuple[int, int, int, int]:
@@ -123,7 +50,7 @@ def _padded(width: int) -> int:
 
 
 def prepared_size(plan: LinearPlan) -> int:
-    """Packed for the product (with bias), then for that of the gradient: see `c_kernels`."""
+    """Packed for the product (with bias), then for that of the gradient: see `library`."""
     ci, co, inputs, outputs = *_sizes(plan)[:2], plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
     there = _padded(outputs) * (inputs + 1) + (MAPS - 1) * _padded(co) * ci
     return there + _padded(inputs) * outputs + (MAPS - 1) * _padded(ci) * co
@@ -134,7 +61,7 @@ def prepare(parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) ->
     sizes = [prepared_size(plan) for plan in plans]
     out = parameters[0].new_empty(sum(sizes), dtype=dtype)
     left = [_as(p, dtype) for p in parameters]
-    kernels, jobs, given = _kernels(dtype), [], iter(left)
+    kernels, jobs, given = kernels_of(dtype), [], iter(left)
     for plan, found in zip(plans, out.split(sizes), strict=True):
         own = [next(given) if size else None for size in plan.sizes]
         first = _padded(plan.in_s + plan.in_mv) * _padded(plan.out_s + plan.out_mv)
@@ -171,14 +98,14 @@ def _standard(x: Tensor, plan: LinearPlan) -> Tensor:
     if runs is None:
         return x
     (items, width), out = x.shape, torch.empty_like(x)
-    _call(x, "reorder", items, BLOCK, width, width, len(runs), runs, x, out)
+    call(x, "reorder", items, BLOCK, width, width, len(runs), runs, x, out)
     return out
 
 
 def linear(x: Tensor, prepared: Tensor, plan: LinearPlan, *, ready: bool = True) -> Tensor:
     items = x.shape[0]
     y = x.new_empty(items, plan.out_s + BLADES * plan.out_mv)
-    _call(
+    call(
         x, "linear_forward", items, BLOCK, prepared.numel(),
         *_sizes(plan), prepared, _standard(x, plan), y,
     )  # fmt: skip
@@ -190,7 +117,7 @@ def linear_input_gradient(
 ) -> Tensor:
     items = g.shape[0]
     found = g.new_empty(items, width)
-    _call(
+    call(
         g, "linear_backward", items, BLOCK, prepared.numel(),
         *_sizes(plan), prepared, g.contiguous(), found,
     )  # fmt: skip
@@ -198,11 +125,11 @@ def linear_input_gradient(
     if runs is None:
         return found
     out = torch.empty_like(found)
-    _call(g, "reorder_back", items, BLOCK, width, width, len(runs), runs, found, out)
+    call(g, "reorder_back", items, BLOCK, width, width, len(runs), runs, found, out)
     return out
 
 
-class WeightGradients:
+class _WeightGradients:
     """Gradients of the parameters of several maps."""
 
     def __init__(self, plans: tuple[LinearPlan, ...], like: Tensor) -> None:
@@ -210,7 +137,6 @@ class WeightGradients:
         sizes = [plan.parameters for plan in plans]
         self.found = like.new_empty(sum(sizes))
         self.parts = self.found.split(sizes)
-
         self.given: list[tuple[int, Tensor, Tensor]] = []
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
@@ -220,7 +146,7 @@ class WeightGradients:
     def collect(self) -> Tensor:
         """One after another."""
         settle()
-        kernels, jobs, kept = _kernels(self.found.dtype), [], []
+        kernels, jobs, kept = kernels_of(self.found.dtype), [], []
         for i, x, g in self.given:
             plan, items = self.plans[i], x.shape[0]
             inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
@@ -233,14 +159,16 @@ class WeightGradients:
         return self.found
 
 
-def _reached(raw: Tensor, plan: LinearPlan, heads: Heads) -> tuple[Tensor, Tensor]:
+def _reached(raw: Tensor, plan: LinearPlan, heads: HeadLayout) -> tuple[Tensor, Tensor]:
     """The scalars and multivectors (T, 16, C) of all heads that a re-inserted channel reaches."""
-    total = heads.queries + 2 * heads.keys
+    total = heads.total
     mv = raw[:, total * heads.s :].view(-1, BLADES, total * heads.mv)
     return raw[:, : plan.out_s], mv[:, :, : plan.out_mv]
 
 
-def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads) -> Tensor:
+def add_linear(
+    y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
+) -> Tensor:
     more = linear(x, prepared, plan)
     settle()
     s, mv = _reached(y, plan, heads)
@@ -250,7 +178,7 @@ def add_linear(y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: 
 
 
 def reinsert_input_gradient(
-    g: Tensor, prepared: Tensor, plan: LinearPlan, heads: Heads
+    g: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
 ) -> tuple[Tensor, Tensor]:
     """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
     settle()
@@ -269,7 +197,7 @@ def norm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     items, x = x.shape[0], x.contiguous()
     new, y, stat = torch.empty_like(x), torch.empty_like(x), x.new_empty(items, 2)
-    _call(
+    call(
         x, "norm_forward", items, BLOCK, x.shape[1],
         sizes.mv, sizes.s, epsilon, x, delta.contiguous(), new, y, stat,
     )  # fmt: skip
@@ -288,7 +216,7 @@ def norm_backward(
 ) -> tuple[Tensor, Tensor]:
     y = y.contiguous()
     out = torch.empty_like(y)
-    _call(
+    call(
         y, "norm_backward", y.shape[0], BLOCK, y.shape[1], sizes.mv, sizes.s,
         None if g_new is None else g_new.contiguous(), g_y.contiguous(), y, stat, out,
     )  # fmt: skip
@@ -296,21 +224,21 @@ def norm_backward(
 
 
 def _head_arguments(
-    raw: Tensor, heads: Heads, weights: list[Tensor | None], epsilon: float
+    raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
 ) -> tuple[Any, ...]:
-    sizes = heads.queries, heads.keys, heads.mv, heads.s, heads.features, heads.aware
+    sizes = heads.queries, heads.keys, heads.mv, heads.s, heads.features, heads.distance_aware
     return (*sizes, epsilon, *(None if w is None else w.to(raw.dtype).exp() for w in weights))
 
 
 def features(
-    raw: Tensor, heads: Heads, weights: list[Tensor | None], epsilon: float
+    raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     items = raw.shape[0]
     q = raw.new_empty(items, heads.queries, heads.features)
     k = raw.new_empty(items, heads.keys, heads.features)
     v = raw.new_empty(items, heads.keys, heads.values)
     given = _head_arguments(raw, heads, weights, epsilon)
-    _call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, raw.contiguous(), q, k, v)
+    call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, raw.contiguous(), q, k, v)
     return q, k, v
 
 
@@ -319,7 +247,7 @@ def features_backward(
     g_q: Tensor,
     g_k: Tensor,
     g_v: Tensor,
-    heads: Heads,
+    heads: HeadLayout,
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
@@ -327,7 +255,7 @@ def features_backward(
     out = torch.empty_like(raw)
     parts = raw.new_empty(-(-items // BLOCK), heads.queries * (heads.mv + 2))
     given = _head_arguments(raw, heads, weights, epsilon)
-    _call(
+    call(
         raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw,
         g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, parts,
     )  # fmt: skip
@@ -343,12 +271,12 @@ def summed(parts: Tensor) -> Tensor:
 def add_scalars(y: Tensor, x: Tensor, count: int) -> None:
     """The first columns of x added to those of y, in place."""
     widths = x.shape[1], y.shape[1]
-    _call(y, "add_columns", y.shape[0], BLOCK, 2 * count, count, *widths, x, y)
+    call(y, "add_columns", y.shape[0], BLOCK, 2 * count, count, *widths, x, y)
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
     out = v.new_empty(*q.shape[:2], v.shape[-1])
-    _call(
+    call(
         q, "small_attention_forward", *_attention_arguments(q, k, v, items, scale),
         q.contiguous(), k.contiguous(), v.contiguous(), out,
     )  # fmt: skip
@@ -360,7 +288,7 @@ def small_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     found = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    _call(
+    call(
         q, "small_attention_backward", *_attention_arguments(q, k, v, items, scale),
         q, k, v, g.contiguous(), *found,
     )  # fmt: skip
@@ -388,7 +316,7 @@ def _attention_arguments(
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out = p.new_empty(items, sizes.s + 2 * BLADES * channels)
-    _call(
+    call(
         p, "bilinear_forward", items, BLOCK, p.shape[1],
         channels, sizes.s, p.contiguous(), y.contiguous(), reference.contiguous(), out,
     )  # fmt: skip
@@ -400,7 +328,7 @@ def bilinear_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     items, channels, p, g = p.shape[0], p.shape[1] // (4 * BLADES), p.contiguous(), g.contiguous()
     g_p, out, g_ref = torch.empty_like(p), torch.empty_like(g), p.new_empty(items * needs_reference)
-    _call(
+    call(
         p, "bilinear_backward", items, BLOCK, p.shape[1], channels, sizes.s,
         p, y.contiguous(), reference.contiguous(), g, g_p, out, g_ref if needs_reference else None,
     )  # fmt: skip
@@ -410,7 +338,7 @@ def bilinear_backward(
 def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    _call(
+    call(
         x, "gate_forward", x.shape[0], BLOCK, 4 * x.shape[1],
         sizes.mv, sizes.s, activation, x, out,
     )  # fmt: skip
@@ -420,8 +348,13 @@ def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
 def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
     x = x.contiguous()
     g_x, out = torch.empty_like(x), torch.empty_like(x)
-    _call(
+    call(
         x, "gate_backward", x.shape[0], BLOCK, 4 * x.shape[1],
         sizes.mv, sizes.s, activation, x, g.contiguous(), g_x, out,
     )  # fmt: skip
     return g_x, out
+
+
+def weight_gradients(plans: tuple[LinearPlan, ...], like: Tensor) -> _WeightGradients:
+    """For the gradients of several maps' parameters; see `backend.WeightGradients`."""
+    return _WeightGradients(plans, like)

@@ -1,4 +1,4 @@
-/* Kernels on rows, for one type `real`. c_kernels.py puts the constants and the tables of the algebra before this text, the
+/* Kernels on rows, for one type `real`. library.py puts the constants and the tables of the algebra before this text, the
    products and joins where it says FORMS, and the functions that unpack arguments after it. */
 
 #include <math.h>
@@ -204,39 +204,39 @@ e0 times grades 0 to 3); then all but the bias for the way back (outputs -> inpu
 #define PADDED(x) (((x) + WIDE - 1) / WIDE * WIDE)
 #define BIAS_AT (PADDED(SO + CO) * (SI + CI))
 #define MAP(m) (BIAS_AT + PADDED(SO + CO) + ((m) - 1) * PADDED(CO) * CI)
-#define BACK_AT MAP(9)
+#define BACK_AT MAP(MAPS)
 #define BACK_MAP(m) (BACK_AT + PADDED(SI + CI) * (SO + CO) + ((m) - 1) * PADDED(CI) * CO)
 
 KERNEL linear_forward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict w, const real *restrict x,
                       real *restrict y) {
-  const n FI = SI + 16 * CI, FO = SO + 16 * CO, rows = t1 - t0;
+  const n FI = SI + BLADES * CI, FO = SO + BLADES * CO, rows = t1 - t0;
   x += t0 * FI; y += t0 * FO;
   product(rows, SO + CO, x, FI, SI + CI, w, x, 0, w, w + BIAS_AT, 0, y, FO);
-  for (n p = 1; p < 16; p++) {
+  for (n p = 1; p < BLADES; p++) {
     const real *from = x + SI + p * CI;
-    const int more = p >= 8;
-    product(rows, CO, from, FI, CI, w + MAP(GRADE[p]), from - more * 8 * CI, more * CI,
-            w + MAP(5 + GRADE[p - more * 8]), 0, 0, y + SO + p * CO, FO);
+    const int more = p >= EUCLIDEAN;
+    product(rows, CO, from, FI, CI, w + MAP(GRADE[p]), from - more * EUCLIDEAN * CI, more * CI,
+            w + MAP(GRADES + GRADE[p - more * EUCLIDEAN]), 0, 0, y + SO + p * CO, FO);
   }
 }
 
 KERNEL linear_backward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict w, const real *restrict g,
                        real *restrict gx) {
-  const n FI = SI + 16 * CI, FO = SO + 16 * CO, rows = t1 - t0;
+  const n FI = SI + BLADES * CI, FO = SO + BLADES * CO, rows = t1 - t0;
   g += t0 * FO; gx += t0 * FI;
-  const real *shifted = g + SO + 8 * CO;
+  const real *shifted = g + SO + EUCLIDEAN * CO;
   product(rows, SI + CI, g, FO, SO + CO, w + BACK_AT, g, 0, w, 0, 0, gx, FI);
-  product(rows, CI, shifted, FO, CO, w + BACK_MAP(5), g, 0, w, 0, 1, gx + SI, FI);
-  for (n p = 1; p < 16; p++) {
-    const int more = p < 8;
+  product(rows, CI, shifted, FO, CO, w + BACK_MAP(GRADES), g, 0, w, 0, 1, gx + SI, FI);
+  for (n p = 1; p < BLADES; p++) {
+    const int more = p < EUCLIDEAN;
     product(rows, CI, g + SO + p * CO, FO, CO, w + BACK_MAP(GRADE[p]), more ? shifted + p * CO : g, more * CO,
-            w + BACK_MAP(5 + more * GRADE[p]), 0, 0, gx + SI + p * CI, FI);
+            w + BACK_MAP(GRADES + more * GRADE[p]), 0, 0, gx + SI + p * CI, FI);
   }
 }
 
-/* Parameters: weight (CO, CI, 9), s2mv (CO, SI), mv2s (SO, CI), s2s (SO, SI), biases of CO and SO if BIAS. */
+/* Parameters: weight (CO, CI, MAPS), s2mv (CO, SI), mv2s (SO, CI), s2s (SO, SI), biases of CO and SO if BIAS. */
 #define PARAMETERS(kind, p) \
-  kind *weight = p, *s2mv = weight + 9 * CO * CI, *mv2s = s2mv + CO * SI, *s2s = mv2s + SO * CI, \
+  kind *weight = p, *s2mv = weight + MAPS * CO * CI, *mv2s = s2mv + CO * SI, *s2s = mv2s + SO * CI, \
        *bias_mv = s2s + SO * SI, *bias_s = bias_mv + CO;
 
 /* A block of weights from (o, k) on to its two places: w (K -> O) and back (O -> K). */
@@ -270,7 +270,7 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict 
         const n out = o + i - SO;
         copied(scalars, (out < 0 ? s2s + (o + i) * SI : s2mv + out * SI) + k, block[i]);
         if (out < 0) copied(parts, mv2s + (o + i) * CI + in, block[i] + scalars);
-        else for (n j = 0; j < parts; j++) block[i][scalars + j] = SCALE[0] * weight[(out * CI + in + j) * 9];
+        else for (n j = 0; j < parts; j++) block[i][scalars + j] = SCALE[0] * weight[(out * CI + in + j) * MAPS];
       }
       spread(block, o, k, O, K, w, w + BACK_AT);
       if (k == 0) for (n i = 0; i < WIDE; i++) {
@@ -279,9 +279,9 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict 
       }
     } else {
       const n o = (u - first) / (PADDED(CI) / WIDE) * WIDE, k = (u - first) % (PADDED(CI) / WIDE) * WIDE;
-      for (n m = 1; m < 9; m++) {
+      for (n m = 1; m < MAPS; m++) {
         for (n i = 0; i < WIDE && o + i < CO; i++) for (n j = 0; j < WIDE && k + j < CI; j++)
-          block[i][j] = SCALE[m] * weight[((o + i) * CI + k + j) * 9 + m];
+          block[i][j] = SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m];
         spread(block, o, k, CO, CI, w + MAP(m), w + BACK_MAP(m));
       }
     }
@@ -293,15 +293,15 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict 
 KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const real *restrict x, const real *restrict g,
                       const real *restrict first, real *restrict theta) {
   PARAMETERS(real, theta)
-  const n FI = SI + 16 * CI, FO = SO + 16 * CO, tiles = (CO + HALF - 1) / HALF;
+  const n FI = SI + BLADES * CI, FO = SO + BLADES * CO, tiles = (CO + HALF - 1) / HALF;
   for (n u = t0; u < t1; u++) {
-    if (u >= 8 * tiles) {
-      const n from = (u - 8 * tiles) * 64, to = SMALLER(from + 64, SO + CO);
+    if (u >= (MAPS - 1) * tiles) {
+      const n from = (u - (MAPS - 1) * tiles) * 64, to = SMALLER(from + 64, SO + CO);
       for (n o = from; o < to; o++) {
         const real *row = first + o * (SI + CI);
         memcpy(o < SO ? s2s + o * SI : s2mv + (o - SO) * SI, row, SI * sizeof(real));
         if (o < SO) memcpy(mv2s + o * CI, row + SI, CI * sizeof(real));
-        else for (n i = 0; i < CI; i++) weight[((o - SO) * CI + i) * 9] = SCALE[0] * row[SI + i];
+        else for (n i = 0; i < CI; i++) weight[((o - SO) * CI + i) * MAPS] = SCALE[0] * row[SI + i];
       }
       if (!BIAS) continue;
       real sum[64] = {0};
@@ -310,8 +310,8 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
       for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = sum[o - from];
       continue;
     }
-    const n m = 1 + u % 8, begin = u / 8 * HALF, end = SMALLER(begin + HALF, CO);
-    const int shift = m > 4;
+    const n m = 1 + u % (MAPS - 1), begin = u / (MAPS - 1) * HALF, end = SMALLER(begin + HALF, CO);
+    const int shift = m >= GRADES;
     for (n i = 0; i < CI; i += WIDE) {
       const n width = SMALLER(CI - i, WIDE);
       const int half = width <= HALF, many = half ? ROWS_HALF : ROWS_WIDE;
@@ -320,8 +320,8 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
         step = end - o >= many ? many : 1;
         tiled *const f = step == many ? half ? half_back : wide_back : half ? half_back_row : wide_back_row;
         int add = 0;
-        for (n p = 0; p < (shift ? 8 : 16); p++) if (m == GRADE[p] + 5 * shift) {
-          const real *outer = g + SO + (p + 8 * shift) * CO + o, *inner = x + SI + p * CI + i;
+        for (n p = 0; p < (shift ? EUCLIDEAN : BLADES); p++) if (m == GRADE[p] + GRADES * shift) {
+          const real *outer = g + SO + (p + EUCLIDEAN * shift) * CO + o, *inner = x + SI + p * CI + i;
           const n room = T * FI - (SI + p * CI + i) - (half ? HALF : WIDE);
           const n safe = room < 0 ? 0 : SMALLER(T, room / FI + 1);
           f(outer, FO, safe, inner, FI, 0, 0, 0, 0, add, out[o - begin], WIDE, width);
@@ -333,7 +333,7 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
         }
       }
       for (n o = begin; o < end; o++) for (n j = 0; j < width; j++)
-        weight[(o * CI + i + j) * 9 + m] = SCALE[m] * out[o - begin][j];
+        weight[(o * CI + i + j) * MAPS + m] = SCALE[m] * out[o - begin][j];
     }
   }
 }
@@ -352,14 +352,14 @@ KERNEL reorder_back(n t0, n t1, n F, n COUNT, const int *restrict runs, const re
 
 KERNEL norm_forward(n t0, n t1, n C, n S, double epsilon, const real *restrict x, const real *restrict d,
                     real *restrict z, real *restrict y, real *restrict stat) {
-  const n F = S + 16 * C;
+  const n F = S + BLADES * C;
   for (n t = t0; t < t1; t++) {
     const real *restrict xt = x + t * F, *restrict dt = d + t * F;
     real *restrict zt = z + t * F, *restrict yt = y + t * F;
     for (n f = 0; f < F; f++) zt[f] = xt[f] + dt[f];
-    const real mean = total(S, zt) / (S ? S : 1), m = dot(8 * C, zt + S, zt + S) / C;
+    const real mean = total(S, zt) / (S ? S : 1), m = dot(EUCLIDEAN * C, zt + S, zt + S) / C;
     for (n f = 0; f < S; f++) yt[f] = zt[f] - mean;
-    const real q = 1 / SQRT(dot(S, yt, yt) / (S ? S : 1) + (real)1e-5);
+    const real q = 1 / SQRT(dot(S, yt, yt) / (S ? S : 1) + SCALAR_NORM_EPSILON);
     const real r = m != m ? m : 1 / SQRT(m > epsilon ? m : (real)epsilon);
     stat[2 * t] = m > epsilon ? r : -r;
     stat[2 * t + 1] = q;
@@ -370,16 +370,16 @@ KERNEL norm_forward(n t0, n t1, n C, n S, double epsilon, const real *restrict x
 
 KERNEL norm_backward(n t0, n t1, n C, n S, const real *restrict gz, const real *restrict gy, const real *restrict y,
                      const real *restrict stat, real *restrict out) {
-  const n F = S + 16 * C;
+  const n F = S + BLADES * C;
   for (n t = t0; t < t1; t++) {
     const real *restrict gt = gy + t * F, *restrict yt = y + t * F;
     real *restrict ot = out + t * F;
     const real r = stat[2 * t] < 0 ? -stat[2 * t] : stat[2 * t], q = stat[2 * t + 1];
-    const real along = stat[2 * t] < 0 ? 0 : dot(16 * C, gt + S, yt + S) / C;
+    const real along = stat[2 * t] < 0 ? 0 : dot(BLADES * C, gt + S, yt + S) / C;
     const real mean = total(S, gt) / (S ? S : 1), with = dot(S, gt, yt) / (S ? S : 1);
     for (n f = 0; f < S; f++) ot[f] = q * (gt[f] - mean - yt[f] * with);
-    for (n f = S; f < S + 8 * C; f++) ot[f] = r * (gt[f] - yt[f] * along);
-    for (n f = S + 8 * C; f < F; f++) ot[f] = r * gt[f];
+    for (n f = S; f < S + EUCLIDEAN * C; f++) ot[f] = r * (gt[f] - yt[f] * along);
+    for (n f = S + EUCLIDEAN * C; f < F; f++) ot[f] = r * gt[f];
     if (gz) for (n f = 0; f < F; f++) ot[f] += gz[t * F + f];
   }
 }
@@ -388,13 +388,13 @@ KERNEL norm_backward(n t0, n t1, n C, n S, const real *restrict gz, const real *
 
 A row of `raw` has the scalars of all heads, SH each: queries, keys, values; then 16 blades of CM channels of each. */
 
-#define SOME (MOST_FEATURES / 12) /* channels at a time */
+#define SOME (MOST_FEATURES / FEATURES) /* channels at a time */
 
 /* The five numbers per channel by which queries and keys know distances; CALL channels from blade to blade of mv. */
-INLINE void distances(n N, n CALL, const int query, real epsilon, const real *restrict mv, real out[5][SOME]) {
+INLINE void distances(n N, n CALL, const int query, real epsilon, const real *restrict mv, real out[DISTANCES][SOME]) {
   for (n i = 0; i < N; i++) {
-    const real w0 = mv[7 * CALL + i], om = w0 / (w0 * w0 + epsilon), W = w0 * om;
-    const real x = mv[PX * CALL + i] * om, y = mv[PY * CALL + i] * om, z = mv[PZ * CALL + i] * om;
+    const real w0 = mv[E123 * CALL + i], om = w0 / (w0 * w0 + epsilon), W = w0 * om;
+    const real x = mv[POINT_X * CALL + i] * om, y = mv[POINT_Y * CALL + i] * om, z = mv[POINT_Z * CALL + i] * om;
     const real sq = x * x + y * y + z * z, twice = query ? W : 2 * W;
     out[0][i] = query ? W * W : -sq; out[1][i] = query ? sq : -W * W;
     out[2][i] = twice * x; out[3][i] = twice * y; out[4][i] = twice * z;
@@ -403,19 +403,19 @@ INLINE void distances(n N, n CALL, const int query, real epsilon, const real *re
 
 INLINE void heads_forward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
                           const real *beta, const real *gamma, const real *s, const real *mv, real *out) {
-  const n plain = AWARE ? 7 : 8, used = SH + CM * (AWARE ? 12 : 8);
+  const n plain = AWARE ? INNER : EUCLIDEAN, used = SH + CM * (AWARE ? FEATURES : EUCLIDEAN);
   pieces(H, SH, gamma, s, SH, out, D);
   for (n p = 0; p < plain; p++) pieces(H, CM, alpha, mv + p * CALL, CM, out + SH + p * CM, D);
   for (n h = 0; h < H; h++) for (n j = used; j < D; j++) out[h * D + j] = 0;
   if (!AWARE || !CM) return;
   const n group = SOME / CM;
   for (n h0 = 0; h0 < H; h0 += group) {
-    real found[5][SOME];
+    real found[DISTANCES][SOME];
     const n count = SMALLER(group, H - h0);
     distances(count * CM, CALL, query, epsilon, mv + h0 * CM, found);
-    for (n j = 0; j < 5; j++) {
+    for (n j = 0; j < DISTANCES; j++) {
       if (beta) for (n i = 0; i < count * CM; i++) found[j][i] *= beta[h0 * CM + i];
-      pieces(count, CM, 0, found[j], CM, out + h0 * D + SH + (7 + j) * CM, D);
+      pieces(count, CM, 0, found[j], CM, out + h0 * D + SH + (INNER + j) * CM, D);
     }
   }
 }
@@ -423,24 +423,24 @@ INLINE void heads_forward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query
 KERNEL features_forward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
                         const real *beta, const real *gamma, const real *restrict raw, real *restrict q,
                         real *restrict k, real *restrict v) {
-  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + 16 * CALL, V = SH + 16 * CM;
+  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + BLADES * CALL, V = SH + BLADES * CM;
   for (n t = t0; t < t1; t++) {
     const real *s = raw + t * F, *mv = s + SALL;
     heads_forward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, s, mv, q + t * H * D);
     heads_forward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, s + H * SH, mv + H * CM, k + t * HK * D);
     s += (H + HK) * SH; mv += (H + HK) * CM;
     pieces(HK, SH, 0, s, SH, v + t * HK * V, V);
-    for (n p = 0; p < 16; p++) pieces(HK, CM, 0, mv + p * CALL, CM, v + t * HK * V + SH + p * CM, V);
+    for (n p = 0; p < BLADES; p++) pieces(HK, CM, 0, mv + p * CALL, CM, v + t * HK * V + SH + p * CM, V);
   }
 }
 
 /* out becomes the gradient of mv; `along` that of log beta. */
-INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const real *restrict mv, real g[5][SOME],
+INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const real *restrict mv, real g[DISTANCES][SOME],
                                real *restrict out, real *restrict along) {
   real found[4][SOME];
   for (n i = 0; i < N; i++) {
-    const real g0 = g[0][i], g1 = g[1][i], g2 = g[2][i], g3 = g[3][i], g4 = g[4][i], w0 = mv[7 * CALL + i];
-    const real x0 = mv[PX * CALL + i], y0 = mv[PY * CALL + i], z0 = mv[PZ * CALL + i];
+    const real g0 = g[0][i], g1 = g[1][i], g2 = g[2][i], g3 = g[3][i], g4 = g[4][i], w0 = mv[E123 * CALL + i];
+    const real x0 = mv[POINT_X * CALL + i], y0 = mv[POINT_Y * CALL + i], z0 = mv[POINT_Z * CALL + i];
     const real bottom = w0 * w0 + epsilon, omega = w0 / bottom;
     const real W = w0 * omega, x = x0 * omega, y = y0 * omega, z = z0 * omega, with = g2 * x + g3 * y + g4 * z;
     along[i] = g0 * W * W + g1 * (x * x + y * y + z * z) + W * with;
@@ -451,7 +451,7 @@ INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const
     found[0][i] = gW * omega + go * (epsilon - w0 * w0) / (bottom * bottom);
     found[1][i] = gx * omega; found[2][i] = gy * omega; found[3][i] = gz * omega;
   }
-  const n place[4] = {7, PX, PY, PZ};
+  const n place[4] = {E123, POINT_X, POINT_Y, POINT_Z};
   for (n j = 0; j < 4; j++) copied(N, found[j], out + place[j] * CALL);
 }
 
@@ -459,8 +459,8 @@ INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const
 INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
                            const real *beta, const real *gamma, const real *s, const real *mv, const real *g, real *os,
                            real *om, real *part) {
-  const n plain = AWARE ? 7 : 8;
-  for (n p = plain; p < 16; p++) for (n c = 0; c < H * CM; c++) om[p * CALL + c] = 0;
+  const n plain = AWARE ? INNER : EUCLIDEAN;
+  for (n p = plain; p < BLADES; p++) for (n c = 0; c < H * CM; c++) om[p * CALL + c] = 0;
   pieces(H, SH, gamma, g, D, os, SH);
   for (n p = 0; p < plain; p++) pieces(H, CM, alpha, g + SH + p * CM, D, om + p * CALL, CM);
   if (gamma) for (n h = 0; h < H; h++) part[H * CM + H + h] += dot(SH, os + h * SH, s + h * SH);
@@ -469,10 +469,10 @@ INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int quer
   if (!AWARE || !CM) return;
   const n group = SOME / CM;
   for (n h0 = 0; h0 < H; h0 += group) {
-    real given[5][SOME], along[SOME];
+    real given[DISTANCES][SOME], along[SOME];
     const n count = SMALLER(group, H - h0);
-    for (n j = 0; j < 5; j++) {
-      pieces(count, CM, 0, g + h0 * D + SH + (7 + j) * CM, D, given[j], CM);
+    for (n j = 0; j < DISTANCES; j++) {
+      pieces(count, CM, 0, g + h0 * D + SH + (INNER + j) * CM, D, given[j], CM);
       if (beta) for (n i = 0; i < count * CM; i++) given[j][i] *= beta[h0 * CM + i];
     }
     distances_backward(count * CM, CALL, query, epsilon, mv + h0 * CM, given, om + h0 * CM, along);
@@ -484,7 +484,7 @@ INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int quer
 KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
                          const real *beta, const real *gamma, const real *restrict raw, const real *restrict gq,
                          const real *restrict gk, const real *restrict gv, real *restrict out, real *restrict parts) {
-  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + 16 * CALL, V = SH + 16 * CM;
+  const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + BLADES * CALL, V = SH + BLADES * CM;
   for (n t = t0; t < t1; t++) {
     const real *s = raw + t * F, *mv = s + SALL;
     real *os = out + t * F, *om = os + SALL, *part = parts + t / BLOCK * H * (CM + 2);
@@ -494,7 +494,7 @@ KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double
                    os + H * SH, om + H * CM, 0);
     os += (H + HK) * SH; om += (H + HK) * CM;
     pieces(HK, SH, 0, gv + t * HK * V, V, os, SH);
-    for (n p = 0; p < 16; p++) pieces(HK, CM, 0, gv + t * HK * V + SH + p * CM, V, om + p * CALL, CM);
+    for (n p = 0; p < BLADES; p++) pieces(HK, CM, 0, gv + t * HK * V + SH + p * CM, V, om + p * CALL, CM);
   }
 }
 
@@ -616,21 +616,21 @@ static void apply(form *f, n w, const real *x, n xs, const real *y, n ys, real *
   n c = 0;
   for (; c + VL <= w; c += VL) f(x + c, xs, y + c, ys, o + c, os, r);
   if (c == w) return;
-  real px[16 * VL], py[16 * VL], po[16 * VL];
-  for (n k = 0; k < 16; k++) for (n i = 0; i < VL; i++) {
+  real px[BLADES * VL], py[BLADES * VL], po[BLADES * VL];
+  for (n k = 0; k < BLADES; k++) for (n i = 0; i < VL; i++) {
     px[k * VL + i] = i < w - c ? x[k * xs + c + i] : 0;
     py[k * VL + i] = i < w - c ? y[k * ys + c + i] : 0;
   }
   f(px, VL, py, VL, po, VL, r);
-  for (n k = 0; k < 16; k++) for (n i = 0; i < w - c; i++) o[k * os + c + i] = po[k * VL + i];
+  for (n k = 0; k < BLADES; k++) for (n i = 0; i < w - c; i++) o[k * os + c + i] = po[k * VL + i];
 }
 
 KERNEL bilinear_forward(n t0, n t1, n C, n S, const real *restrict p, const real *restrict y,
                         const real *restrict ref, real *restrict out) {
   for (n t = t0; t < t1; t++) {
-    const real *x = p + t * 64 * C;
-    real *o = out + t * (S + 32 * C);
-    copied(S, y + t * (S + 16 * C), o);
+    const real *x = p + t * 4 * BLADES * C;
+    real *o = out + t * (S + 2 * BLADES * C);
+    copied(S, y + t * (S + BLADES * C), o);
     apply(product_2, C, x, 4 * C, x + C, 4 * C, o + S, 2 * C, 1);
     apply(join_2, C, x + 2 * C, 4 * C, x + 3 * C, 4 * C, o + S + C, 2 * C, ref[t]);
   }
@@ -641,9 +641,9 @@ KERNEL bilinear_backward(n t0, n t1, n C, n S, const real *restrict p, const rea
                          const real *restrict ref, const real *restrict g, real *restrict gp, real *restrict out,
                          real *restrict gref) {
   for (n t = t0; t < t1; t++) {
-    const real *x = p + t * 64 * C, *h = g + t * (S + 32 * C) + S, r = ref[t];
-    real *o = out + t * (S + 32 * C), *gx = gp + t * 64 * C;
-    copied(S, y + t * (S + 16 * C), o);
+    const real *x = p + t * 4 * BLADES * C, *h = g + t * (S + 2 * BLADES * C) + S, r = ref[t];
+    real *o = out + t * (S + 2 * BLADES * C), *gx = gp + t * 4 * BLADES * C;
+    copied(S, y + t * (S + BLADES * C), o);
     o += S;
     apply(product_2, C, x, 4 * C, x + C, 4 * C, o, 2 * C, 1);
     apply(product_0, C, x + C, 4 * C, h, 2 * C, gx, 4 * C, 1);
@@ -652,7 +652,7 @@ KERNEL bilinear_backward(n t0, n t1, n C, n S, const real *restrict p, const rea
     if (gref) {
       apply(join_2, C, x, 4 * C, x + C, 4 * C, o, 2 * C, 1);
       gref[t] = 0;
-      for (n k = 0; k < 16; k++) gref[t] += dot(C, h + k * 2 * C, o + k * 2 * C);
+      for (n k = 0; k < BLADES; k++) gref[t] += dot(C, h + k * 2 * C, o + k * 2 * C);
     }
     apply(join_2, C, x, 4 * C, x + C, 4 * C, o, 2 * C, r);
     apply(join_0, C, x + C, 4 * C, h, 2 * C, gx, 4 * C, r);
@@ -662,14 +662,14 @@ KERNEL bilinear_backward(n t0, n t1, n C, n S, const real *restrict p, const rea
 
 /* ---- gate ---- */
 
-enum { GELU, RELU, SIGMOID, TANH_GELU };
-#define CDF(x) ((real)0.5 * (1 + ERF(x * (real)M_SQRT1_2)))
-#define INNER(x) ((real)(M_SQRT2 * M_2_SQRTPI / 2) * (x + (real)0.044715 * x * x * x))
+enum { TANH_GELU = -1 }; /* the gate's GELU; the others are numbered by codegen.py */
+#define CDF(x) ((real)0.5 * (1 + ERF(x * SQRT_HALF)))
+#define GELU_ARGUMENT(x) (GELU_SLOPE * (x + GELU_CUBIC * x * x * x))
 static void activate(n kind, n N, const real *restrict x, real *restrict y) {
   if (kind == GELU) for (n i = 0; i < N; i++) y[i] = x[i] * CDF(x[i]);
   if (kind == RELU) for (n i = 0; i < N; i++) y[i] = x[i] <= 0 ? 0 : x[i];
   if (kind == SIGMOID) for (n i = 0; i < N; i++) y[i] = 1 / (1 + EXP(-x[i]));
-  if (kind == TANH_GELU) for (n i = 0; i < N; i++) y[i] = (real)0.5 * x[i] * (1 + TANH(INNER(x[i])));
+  if (kind == TANH_GELU) for (n i = 0; i < N; i++) y[i] = (real)0.5 * x[i] * (1 + TANH(GELU_ARGUMENT(x[i])));
 }
 /* y as above, and gx: g times the derivative. */
 static void activate_backward(n kind, n N, const real *restrict x, const real *restrict g, real *restrict y,
@@ -677,13 +677,13 @@ static void activate_backward(n kind, n N, const real *restrict x, const real *r
   if (kind == GELU) for (n i = 0; i < N; i++) {
     const real v = x[i], cdf = CDF(v);
     y[i] = v * cdf;
-    gx[i] = g[i] * (cdf + v * (real)(M_SQRT1_2 * M_2_SQRTPI / 2) * EXP((real)-0.5 * v * v));
+    gx[i] = g[i] * (cdf + v * NORMAL_DENSITY * EXP((real)-0.5 * v * v));
   }
   if (kind == RELU) for (n i = 0; i < N; i++) { y[i] = x[i] <= 0 ? 0 : x[i]; gx[i] = x[i] <= 0 ? 0 : g[i]; }
   if (kind == SIGMOID) for (n i = 0; i < N; i++) { y[i] = 1 / (1 + EXP(-x[i])); gx[i] = g[i] * y[i] * (1 - y[i]); }
   if (kind == TANH_GELU) for (n i = 0; i < N; i++) {
-    const real v = x[i], th = TANH(INNER(v));
-    const real slope = (real)(M_SQRT2 * M_2_SQRTPI / 2) * (1 + (real)(3 * 0.044715) * v * v);
+    const real v = x[i], th = TANH(GELU_ARGUMENT(v));
+    const real slope = GELU_SLOPE * (1 + GELU_CUBIC_TIMES_3 * v * v);
     y[i] = (real)0.5 * v * (1 + th);
     gx[i] = g[i] * ((real)0.5 * (1 + th) + (real)0.5 * v * (1 - th * th) * slope);
   }
@@ -692,15 +692,15 @@ static void activate_backward(n kind, n N, const real *restrict x, const real *r
 /* Scalars of a row and the scalar parts of its C multivectors; the latter multiply all 16 blades. */
 KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *restrict y) {
   for (n t = t0; t < t1; t++) {
-    const real *restrict from = x + t * (S + 16 * C);
-    real *restrict to = y + t * (S + 16 * C);
+    const real *restrict from = x + t * (S + BLADES * C);
+    real *restrict to = y + t * (S + BLADES * C);
     activate(KIND, S, from, to);
     from += S; to += S;
     for (n c = 0; c < C; c += SOME) {
       real gate[SOME];
       const n some = SMALLER(C - c, SOME);
       activate(KIND == GELU ? TANH_GELU : KIND, some, from + c, gate);
-      for (n p = 0; p < 16; p++) for (n i = 0; i < some; i++) to[p * C + c + i] = gate[i] * from[p * C + c + i];
+      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) to[p * C + c + i] = gate[i] * from[p * C + c + i];
     }
   }
 }
@@ -708,7 +708,7 @@ KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *
 KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
                      real *restrict y) {
   for (n t = t0; t < t1; t++) {
-    const n at = t * (S + 16 * C);
+    const n at = t * (S + BLADES * C);
     const real *restrict from = x + at, *restrict outer = g + at;
     real *restrict to = y + at, *restrict gto = gx + at;
     activate_backward(KIND, S, from, outer, to, gto);
@@ -716,9 +716,9 @@ KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const
     for (n c = 0; c < C; c += SOME) {
       real gate[SOME], sum[SOME] = {0}, more[SOME];
       const n some = SMALLER(C - c, SOME);
-      for (n p = 0; p < 16; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + c + i] * outer[p * C + c + i];
+      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + c + i] * outer[p * C + c + i];
       activate_backward(KIND == GELU ? TANH_GELU : KIND, some, from + c, sum, gate, more);
-      for (n p = 0; p < 16; p++) for (n i = 0; i < some; i++) {
+      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) {
         to[p * C + c + i] = gate[i] * from[p * C + c + i];
         gto[p * C + c + i] = gate[i] * outer[p * C + c + i];
       }

@@ -1,8 +1,10 @@
-"""Triton kernels, launched with less ado.
+"""A cached launcher that skips Triton's per-call argument inspection.
 
-Triton finds the compiled kernel for a call by looking at every argument, which takes longer than many a small kernel runs. What
-decides is little: constants, dtypes, alignment of pointers, and whether an integer is one or a multiple of sixteen.
-Calls that agree in these go straight to the kernel that Triton found for the first of them.
+Triton finds the compiled kernel for a call by inspecting every argument, which takes longer than many a
+small kernel runs. Only a few facts decide: constants, dtypes, alignment of pointers, and whether an integer
+is one or a multiple of sixteen. Calls that agree in these go straight to the kernel that Triton found for
+the first of them. This needs Triton's private launch function; where that fails, `shortcuts.TRITON_LAUNCH`
+is off and Triton launches its kernels itself.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...shortcuts import TRITON_LAUNCH
+
 _ALIGNED = 16
 _LARGE = 1 << 31
 
 
 class Kernels:
-    """The functions of `triton_kernels`, which is imported when the first is needed: without a GPU, Triton may be missing."""
+    """The functions of `triton_kernels`, imported when the first is needed: Triton may be missing."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -46,7 +50,7 @@ class Kernel:
         return lambda *arguments, **constants: self.bound(grid, **constants)(*arguments)
 
     def bound(self, grid: tuple[int, ...], **constants: Any) -> Bound:
-        """The kernel with all but its arguments, to be kept by who calls it again."""
+        """The kernel with its grid and constants, for a caller to keep."""
         known = self._known.setdefault((*constants, *constants.values()), {})
         return Bound(self.function, grid, constants, known)
 
@@ -71,15 +75,21 @@ class Bound:
         kinds, values = _kinds(arguments)
         key = (device, *kinds)
         compiled = self.known.get(key)
-        if compiled is None:
+        if compiled is None or not TRITON_LAUNCH.is_on:
             compiled = self.function[self.grid](*arguments, **self.constants)
-            if (
-                hasattr(compiled, "run") and _takes_constants()
-            ):  # an interpreted one has no such thing
+            if hasattr(compiled, "run") and _takes_constants():  # an interpreted one has no `run`
                 self.known[key] = compiled
             return
+        try:
+            self._launch(compiled, device, values)
+        except (AttributeError, TypeError, ValueError, KeyError) as error:  # nothing was launched
+            TRITON_LAUNCH.fail(error)
+            self.function[self.grid](*arguments, **self.constants)
+
+    def _launch(self, compiled: Any, device: int, values: list[Any]) -> None:
+        """Launch a compiled kernel directly."""
         if self.rest is None:
-            names = self.function.arg_names[len(arguments) :]
+            names = self.function.arg_names[len(values) :]
             self.rest = tuple(self.constants[name] for name in names)
         stream = _stream(device)
         if _is_watched():
@@ -95,8 +105,11 @@ _ONES = (1, 1, 1)
 
 
 def _stream(device: int) -> int:
-    """The current stream, as a number; Triton would look for the current device first."""
-    return torch._C._cuda_getCurrentRawStream(device)
+    """The current stream of a device, as a number."""
+    try:
+        return torch._C._cuda_getCurrentRawStream(device)
+    except AttributeError:  # a private name that another torch may lack
+        return torch.cuda.current_stream(device).cuda_stream
 
 
 @lru_cache(maxsize=1)
@@ -110,7 +123,7 @@ def _runtime() -> Any:
 
 
 def _is_watched() -> bool:
-    """Whether somebody, a profiler perhaps, is to be told of launches, or whether that cannot be known."""
+    """Whether a profiler or another tool has hooks for launches, or Triton does not tell."""
     runtime = _runtime()
     try:
         return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
@@ -120,7 +133,7 @@ def _is_watched() -> bool:
 
 @lru_cache(maxsize=1)
 def _takes_constants() -> bool:
-    """Whether this Triton's compiled kernels take all arguments of the function, as they do from 3.3 on."""
+    """Whether this Triton's compiled kernels take constants as arguments too, as from version 3.3 on."""
     try:
         version = metadata.version("triton")
     except metadata.PackageNotFoundError:  # by another name
@@ -129,7 +142,7 @@ def _takes_constants() -> bool:
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    """What of the arguments decides which kernel serves; and the arguments with addresses in place of tensors."""
+    """What decides about the kernel; and the arguments with addresses in place of tensors."""
     kinds: list[Any] = []
     values: list[Any] = []
     for x in arguments:

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..algebra import BLADES, PGA, POINT
-from ..nn.linear import SCALES
-from .rows import ORDER
-from .terms import sums
+from ...algebra import BLADES, PGA
+from ...functional.linear import SCALES
+from ..codegen import INTEGERS, REALS, sums
+from ..rows import ORDER
 
 BLOCK = 32
 """Items that a thread takes at a time."""
@@ -105,7 +105,8 @@ def _source(real: str) -> str:
         f"#define MOST_FEATURES {MOST_FEATURES}",
         f"#define MOST_THREADS {_MOST_THREADS}",
         f"#define MOST_JOBS {_MOST_JOBS}",
-        *(f"#define P{axis} {ORDER.index(i)}" for axis, i in zip("XYZ", POINT, strict=True)),
+        *(f"#define {name} {value}" for name, value in INTEGERS.items()),
+        *(f"#define {name} ((real){value!r})" for name, value in REALS.items()),
         f"static const int GRADE[] = {{{', '.join(map(str, grades))}}};",
         f"static const real SCALE[] = {{{', '.join(map(repr, SCALES))}}};",
     ]

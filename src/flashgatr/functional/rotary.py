@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .precision import at_least_float32
+from ..precision import at_least_float32
 
 
 def rotate(s: Tensor, positions: Tensor, base: float) -> Tensor:

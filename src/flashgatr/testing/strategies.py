@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .algebra import BLADES
-from .versors import Kind, sample, to_matrix
+from ..algebra import BLADES
+from ..versors import Kind, sample, to_matrix
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

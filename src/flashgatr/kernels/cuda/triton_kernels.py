@@ -1,6 +1,6 @@
 """Triton kernels on rows: norm, attention features, attention within small sets, bilinear layer, gate, weights.
 
-Every kernel is the counterpart of a layer in `nn`, forward or backward, computes in float32 and writes in the dtype of
+Every kernel computes a formula of `functional`, forward or backward, in float32, and writes in the dtype of
 its outputs. Sums run in a fixed order: the same input gives the same bits.
 """
 
@@ -13,13 +13,30 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from ..algebra import BLADES, E123, EUCLIDEAN, NULL, POINT, POINT_SIGN
-from ..versors import SHIFT
+from ...algebra import BLADES, E123, EUCLIDEAN, NULL, POINT, POINT_SIGN
+from ...versors import SHIFT
+from ..codegen import INTEGERS, REALS, sums
+from ..rows import ALIGN, ENTRY, ORDER, ZERO
 from .launch import Kernel
-from .rows import ORDER
-from .terms import sums
 
 _FREE = ["T"]  # no new compilation for another number of items
+
+# Triton reads globals that are constexpr.
+_BLADES = tl.constexpr(INTEGERS["BLADES"])
+_EUCLIDEAN = tl.constexpr(INTEGERS["EUCLIDEAN"])
+_DISTANCES = tl.constexpr(INTEGERS["DISTANCES"])
+_TRIVECTOR = tl.constexpr(1 + len(POINT))  # e123 and the point part
+_GELU = tl.constexpr(INTEGERS["GELU"])
+_RELU = tl.constexpr(INTEGERS["RELU"])
+_GELU_SLOPE = tl.constexpr(REALS["GELU_SLOPE"])
+_GELU_CUBIC = tl.constexpr(REALS["GELU_CUBIC"])
+_GELU_CUBIC_TIMES_3 = tl.constexpr(REALS["GELU_CUBIC_TIMES_3"])
+_SQRT_HALF = tl.constexpr(REALS["SQRT_HALF"])
+_NORMAL_DENSITY = tl.constexpr(REALS["NORMAL_DENSITY"])
+_SCALAR_NORM_EPSILON = tl.constexpr(REALS["SCALAR_NORM_EPSILON"])
+_ALIGN = tl.constexpr(ALIGN)
+_ENTRY = tl.constexpr(ENTRY)
+_ZERO = tl.constexpr(ZERO)
 
 
 @triton.jit
@@ -48,17 +65,17 @@ def norm_forward(
     stat: the inverse norm (negative where epsilon decided) and the inverse deviation. y has ONES more columns: a one,
     which makes the bias a row of the next matrix, and zeros.
     """
-    F: tl.constexpr = S + 16 * C
+    F: tl.constexpr = S + _BLADES * C
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = t < T
     col = tl.arange(0, MV)
     at = t[:, None] * F + S + col[None, :]
     y_at = t[:, None] * (F + ONES) + S + col[None, :]
-    inside = ok[:, None] & (col < 16 * C)[None, :]
+    inside = ok[:, None] & (col < _BLADES * C)[None, :]
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     x += tl.load(d_ptr + at, mask=inside, other=0.0).to(tl.float32)
     tl.store(new_ptr + at, x, mask=inside)
-    squared = tl.sum(tl.where((col < 8 * C)[None, :], x * x, 0.0), axis=1) / C
+    squared = tl.sum(tl.where((col < _EUCLIDEAN * C)[None, :], x * x, 0.0), axis=1) / C
     r = 1.0 / tl.sqrt(tl.maximum(squared, epsilon))
     _put(y_ptr + y_at, x * r[:, None], inside, ROUND)
     one = tl.arange(0, ONES)[None, :]
@@ -74,7 +91,7 @@ def norm_forward(
         tl.store(new_ptr + at_s, s, mask=inside_s)
         mean = tl.sum(s, axis=1) / S
         s = tl.where(inside_s, s - mean[:, None], 0.0)
-        rstd = 1.0 / tl.sqrt(tl.sum(s * s, axis=1) / S + 1e-5)
+        rstd = 1.0 / tl.sqrt(tl.sum(s * s, axis=1) / S + _SCALAR_NORM_EPSILON)
         y_at_s = t[:, None] * (F + ONES) + col_s[None, :]
         _put(y_ptr + y_at_s, s * rstd[:, None], inside_s, ROUND)
         tl.store(stat_ptr + 2 * t + 1, rstd, mask=ok)
@@ -87,18 +104,18 @@ def norm_backward(
     HAS_LOW: tl.constexpr, ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
     """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d, or rounded."""
-    F: tl.constexpr = S + 16 * C
+    F: tl.constexpr = S + _BLADES * C
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = t < T
     col = tl.arange(0, MV)
     at = t[:, None] * F + S + col[None, :]
-    inside = ok[:, None] & (col < 16 * C)[None, :]
+    inside = ok[:, None] & (col < _BLADES * C)[None, :]
     y_at = t[:, None] * (F + ONES) + S + col[None, :]
     y = tl.load(y_ptr + y_at, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(gy_ptr + y_at, mask=inside, other=0.0).to(tl.float32)
     r = tl.load(stat_ptr + 2 * t, mask=ok, other=0.0)
     dot = tl.where(r > 0, tl.sum(g * y, axis=1) / C, 0.0)
-    g = tl.abs(r)[:, None] * (g - tl.where((col < 8 * C)[None, :], y * dot[:, None], 0.0))
+    g = tl.abs(r)[:, None] * (g - tl.where((col < _EUCLIDEAN * C)[None, :], y * dot[:, None], 0.0))
     if HAS_GX:
         g += tl.load(gx_ptr + at, mask=inside, other=0.0)
     tl.store(out_ptr + at, g, mask=inside)
@@ -143,7 +160,9 @@ def features_forward(
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Features of one head of q or k, or a copy of one head of v, for some items."""
-    W0: tl.constexpr = WIDTH - 4 * CM if AWARE else WIDTH  # columns that are features already
+    W0: tl.constexpr = (
+        WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
+    )  # columns that are features already
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = (t < T)[:, None]
     head = tl.program_id(1)
@@ -171,10 +190,10 @@ def features_forward(
             if HAS_GAMMA:
                 x = tl.where(col < SH, x * tl.exp(tl.load(gamma_ptr + head)), x)
         tl.store(out + col, x.to(q_ptr.dtype.element_ty), mask=ok & (col < W0))
-        USED: tl.constexpr = W0 + 5 * CM if AWARE else W0
+        USED: tl.constexpr = W0 + _DISTANCES * CM if AWARE else W0
         if D > USED:
-            rest = tl.arange(0, 8)[None, :]
-            zero = tl.zeros([ITEMS, 8], tl.float32).to(q_ptr.dtype.element_ty)
+            rest = tl.arange(0, _ALIGN)[None, :]
+            zero = tl.zeros([ITEMS, _ALIGN], tl.float32).to(q_ptr.dtype.element_ty)
             tl.store(out + USED + rest, zero, mask=ok & (USED + rest < D))
         if AWARE:
             c = tl.arange(0, CHANNELS)[None, :]
@@ -208,7 +227,7 @@ def features_backward(
     ROUND: tl.constexpr,
 ):  # fmt: skip
     """Gradient of raw; `part` (programs, H CM + 2 H) gets those of log beta, alpha and gamma, not yet summed."""
-    W0: tl.constexpr = WIDTH - 4 * CM if AWARE else WIDTH
+    W0: tl.constexpr = WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
     block = tl.program_id(0)
     t = block.to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = (t < T)[:, None]
@@ -221,8 +240,8 @@ def features_backward(
         row = graw_ptr + t[:, None] * R
         _put(row + V_AT + v_head * DV + place, value, valid, ROUND)
         if v_head == 0:
-            rest = tl.arange(0, 8)[None, :]
-            zero = tl.zeros([ITEMS, 8], tl.float32).to(graw_ptr.dtype.element_ty)
+            rest = tl.arange(0, _ALIGN)[None, :]
+            zero = tl.zeros([ITEMS, _ALIGN], tl.float32).to(graw_ptr.dtype.element_ty)
             pad_q, pad_k, pad_v = H * WIDTH + rest, K_AT + HK * WIDTH + rest, V_AT + HK * DV + rest
             tl.store(row + pad_q, zero, mask=ok & (pad_q < K_AT))
             tl.store(row + pad_k, zero, mask=ok & (pad_k < V_AT))
@@ -363,12 +382,12 @@ def small_attention_backward(
 @triton.jit
 def _gate(x, ACT: tl.constexpr):
     """Value and slope of a multivector's gate."""
-    if ACT == 0:  # gelu, tanh form: x * sigmoid(2 u)
-        u = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+    if ACT == _GELU:  # , tanh form: x * sigmoid(2 u)
+        u = _GELU_SLOPE * (x + _GELU_CUBIC * x * x * x)
         p = 1.0 / (1.0 + tl.exp(-2.0 * u))
-        du = 0.7978845608028654 * (1.0 + 3 * 0.044715 * x * x)
+        du = _GELU_SLOPE * (1.0 + _GELU_CUBIC_TIMES_3 * x * x)
         return x * p, p + x * 2.0 * p * (1.0 - p) * du
-    elif ACT == 1:
+    elif ACT == _RELU:
         return tl.maximum(x, 0.0), tl.where(x > 0, 1.0, 0.0)
     else:
         p = 1.0 / (1.0 + tl.exp(-x))
@@ -378,9 +397,9 @@ def _gate(x, ACT: tl.constexpr):
 @triton.jit
 def _activate(x, ACT: tl.constexpr):
     """Value and slope of the scalars' activation."""
-    if ACT == 0:
-        p = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
-        return x * p, p + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
+    if ACT == _GELU:
+        p = 0.5 * (1.0 + tl.erf(x * _SQRT_HALF))
+        return x * p, p + x * _NORMAL_DENSITY * tl.exp(-0.5 * x * x)
     else:
         return _gate(x, ACT)
 
@@ -453,9 +472,9 @@ def prepare(
     """out[e] = factor · parameter, as the table says; rounded to TF32 if asked."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
-    entry = tl.load(table_ptr + e, mask=ok, other=10)
-    factor = tl.load(factor_ptr + entry % 16, mask=ok)
-    value = tl.load(theta_ptr + entry // 16, mask=ok & (factor != 0.0), other=0.0)
+    entry = tl.load(table_ptr + e, mask=ok, other=_ZERO)
+    factor = tl.load(factor_ptr + entry % _ENTRY, mask=ok)
+    value = tl.load(theta_ptr + entry // _ENTRY, mask=ok & (factor != 0.0), other=0.0)
     _put(out_ptr + e, factor * value, ok, ROUND)
 
 
@@ -514,7 +533,7 @@ def _gate_source() -> str:
     head = [
         "                  C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr,",
         "                  ROUND: tl.constexpr, BLOCK: tl.constexpr):",
-        "    F: tl.constexpr = S + 16 * C",
+        f"    F: tl.constexpr = S + {BLADES} * C",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "    if tl.program_id(1) == 0:",
         "        ok = e < T * C",
@@ -569,7 +588,7 @@ def _bilinear_source() -> str:
         "                     C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
         "                     ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    F: tl.constexpr = S + 32 * C + ONES",
+        f"    F: tl.constexpr = S + {2 * BLADES} * C + ONES",
         "    if tl.program_id(1) == 1:",
         "        for part in tl.static_range((S + C - 1) // C):",
         "            i = e + part * tl.num_programs(0) * BLOCK",
@@ -579,7 +598,7 @@ def _bilinear_source() -> str:
         "    else:",
         "        ok = e < T * C",
         "        t = e // C",
-        "        p = p_ptr + t * 64 * C + e % C",
+        f"        p = p_ptr + t * {4 * BLADES} * C + e % C",
         "        out = out_ptr + t * F + S + e % C",
         "        _write_ones(out_ptr, e, T, F - ONES, ONES)",
     ]
@@ -602,7 +621,7 @@ def _bilinear_source() -> str:
 
     zero = "tl.zeros([BLOCK], tl.float32)"
     for form, part in (("product", 0), ("join", 2)):
-        lines += load("x", "p", 16 * part) + load("y", "p", 16 * (part + 1))
+        lines += load("x", "p", BLADES * part) + load("y", "p", BLADES * (part + 1))
         values = sums(form, 2, "x", "y")
         if form == "join":
             lines.append("        ref = tl.load(ref_ptr + t, mask=ok, other=0.0)")
@@ -615,7 +634,7 @@ def _bilinear_source() -> str:
         "                      C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
         "                      HAS_GREF: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    F: tl.constexpr = S + 32 * C + ONES",
+        f"    F: tl.constexpr = S + {2 * BLADES} * C + ONES",
         "    if tl.program_id(1) == 2:",
         "        for part in tl.static_range((S + C - 1) // C):",
         "            i = e + part * tl.num_programs(0) * BLOCK",
@@ -628,15 +647,15 @@ def _bilinear_source() -> str:
             f"    elif tl.program_id(1) == {part // 2}:",
             "        ok = e < T * C",
             "        t = e // C",
-            "        p = p_ptr + t * 64 * C + e % C",
-            "        gp = gp_ptr + t * 64 * C + e % C",
+            f"        p = p_ptr + t * {4 * BLADES} * C + e % C",
+            f"        gp = gp_ptr + t * {4 * BLADES} * C + e % C",
             "        ga = ga_ptr + t * (F - ONES) + S + e % C",
             "        out = out_ptr + t * F + S + e % C",
         ]
         if form == "product":
             lines.append("        _write_ones(out_ptr, e, T, F - ONES, ONES)")
         at = 0 if form == "product" else 1
-        lines += load("x", "p", 16 * part) + load("y", "p", 16 * (part + 1))
+        lines += load("x", "p", BLADES * part) + load("y", "p", BLADES * (part + 1))
         lines += load("g", "ga", at, 2)
         values = sums(form, 2, "x", "y")
         if form == "join":
@@ -650,7 +669,7 @@ def _bilinear_source() -> str:
         lines += store("out", values, at, 2)
         for slot, names in ((0, ("y", "g")), (1, ("x", "g"))):
             found = [v if v != "0.0" else zero for v in sums(form, slot, *names)]
-            lines += store("gp", found, 16 * (part + slot))
+            lines += store("gp", found, BLADES * (part + slot))
     return "\n".join(lines) + "\n"
 
 
@@ -688,7 +707,7 @@ def _ends_source() -> str:
     signed = [f"{sign}*x{blade}" for blade, sign in zip(POINT, POINT_SIGN, strict=True)]
     element = [
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    F: tl.constexpr = S + 16 * C",
+        f"    F: tl.constexpr = S + {BLADES} * C",
         "    if tl.program_id(1) == 0:",
         "        ok = e < T * C",
         "        b = center_ptr + e // C // items * 3",
@@ -715,7 +734,7 @@ def _ends_source() -> str:
         "    r = tl.arange(0, ROWS)",
         "    ok = r < rows",
         "    if True:",
-        *load("mv_ptr", "(sample * rows + r) * 16 + {k}"),
+        *load("mv_ptr", f"(sample * rows + r) * {BLADES} + {{k}}"),
         f"    w = x{E123}",
         f"    everything = tl.sum({squares(plain, EUCLIDEAN)}, axis=0)",
         "    mass = tl.sum(w * w, axis=0)",
@@ -738,19 +757,19 @@ def _ends_source() -> str:
         f"def enter(mv_ptr, s_ptr, center_ptr, out_ptr, T, items, {sizes}):",
         *element,
         *(f"        d{a} = -c{a}" for a in range(3)),
-        *load("mv_ptr", "e * 16 + {k}"),
+        *load("mv_ptr", f"e * {BLADES} + {{k}}"),
         *store("out_ptr", row, moved("d")),
         *scalars("s_ptr + i", "out_ptr + i // S * F + i % S"),
         "@triton.jit(do_not_specialize=['T', 'items'])",
         f"def leave(x_ptr, center_ptr, mv_ptr, s_ptr, T, items, {sizes}):",
         *element,
         *load("x_ptr", row),
-        *store("mv_ptr", "e * 16 + {k}", moved("c")),
+        *store("mv_ptr", f"e * {BLADES} + {{k}}", moved("c")),
         *scalars("x_ptr + i // S * F + i % S", "s_ptr + i"),
         "@triton.jit(do_not_specialize=['T', 'items'])",
         f"def leave_backward(g_ptr, gs_ptr, center_ptr, out_ptr, T, items, {sizes}):",
         *element,
-        *load("g_ptr", "e * 16 + {k}"),
+        *load("g_ptr", f"e * {BLADES} + {{k}}"),
         *store("out_ptr", row, moved("c", transposed=True)),
         *scalars("gs_ptr + i", "out_ptr + i // S * F + i % S"),
     ]

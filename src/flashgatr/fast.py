@@ -1,0 +1,293 @@
+"""The fast path: a network's blocks on rows, by the kernels, from the parameters of the plain modules.
+
+Chosen once per call, at the top. `FastPath.obstacle` tells why it cannot serve; the plain modules then do.
+Between `kernels`, which know tensors and sizes, and `nn`, which knows modules, this file is the only link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .batch import Sets
+from .config import GATrConfig
+from .functional import ACTIVATIONS
+from .kernels import paths
+from .kernels.block import RowBlock, RowContext, run_block
+from .kernels.block_node import MOST_ROWS
+from .kernels.cuda.side_stream import SideStream
+from .kernels.linear import linear
+from .kernels.plan import BlockMaps, BlockPlan, block_plan
+from .kernels.rows import from_rows, linear_plan, to_rows
+from .kernels.small_sets import SMALL_SAMPLE, enter, leave
+from .kernels.weights import Weights, prepare_together
+from .nn import EquiLinear
+from .nn.block import GATrBlock, Surroundings, run_in_turn
+from .precision import full_precision, stream_dtype
+
+Rows = tuple[Tensor, Tensor]
+"""The residual stream, and what is still to be added to it."""
+
+
+_SHARDED = "run_on_rows"
+"""Name of the method of a sharded block that gathers its parameters and runs it on rows."""
+
+
+class FastBlock:
+    """What the fast path keeps of one block: its plan, and its weights as the kernels want them."""
+
+    def __init__(self, block: GATrBlock) -> None:
+        self.block, self.kind = block, type(block)
+        self.plan = plan_of(block)
+        self.weights = Weights()
+
+    @property
+    def layers(self) -> BlockMaps[EquiLinear]:
+        attention, mlp = self.block.attention, self.block.mlp
+        bilinear = mlp.bilinear
+        return BlockMaps(
+            attention.output, attention.qkv, bilinear.inputs, bilinear.output, mlp.linear,
+            attention.reinsert,
+        )  # fmt: skip
+
+    @property
+    def parameters(self) -> BlockMaps[list[Tensor]]:
+        layers = self.layers
+        return BlockMaps(
+            parameters_of(layers.output),
+            parameters_of(layers.qkv),
+            parameters_of(layers.inputs),
+            parameters_of(layers.wide),
+            parameters_of(layers.last),
+            None if layers.reinsert is None else parameters_of(layers.reinsert),
+        )
+
+    def run(
+        self, x: Tensor, delta: Tensor, context: RowContext, prepared: list[Tensor] | None = None
+    ) -> Rows:
+        """The block on rows; its weights are prepared here unless they are already."""
+        parameters = self.parameters
+        if prepared is None:
+            flat = [p for group in parameters.every for p in group]
+            prepared = self.weights.get(flat, self.plan, delta.dtype)
+        logit_weights = self.block.attention.attention.weights
+        ours = RowBlock(self.plan, parameters, prepared, logit_weights)
+        return run_block(ours, x, delta, context)
+
+    def obstacle(self, module: nn.Module) -> str | None:
+        """Why the kernels cannot stand for this module of the network's list of blocks."""
+        if (
+            getattr(module, "_orig_mod", module) is not self.block
+        ):  # compiled ones hold the original
+            return "a block was replaced by another module"
+        if type(self.block) is not self.kind:
+            self._follow_sharding()
+        elif self.block._forward_hooks or self.block._forward_pre_hooks:
+            return "a block has hooks, which see multivectors and scalars"
+        for layer in self.layers.every:
+            if not isinstance(layer, EquiLinear):
+                return _unknown(layer)
+        return None
+
+    def _follow_sharding(self) -> None:
+        """Sharding (FSDP) changes a block's class; it must gather its parameters for the kernels too."""
+        from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+        self.kind = type(self.block)
+        if isinstance(self.block, FSDPModule):
+            setattr(self.block, _SHARDED, self.run)
+            register_fsdp_forward_method(self.block, _SHARDED)
+            setattr(self, "run", getattr(self.block, _SHARDED))  # noqa: B010
+
+
+class FastLinear:
+    """What the fast path keeps of one of the network's two ends."""
+
+    def __init__(self, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
+        """Multivector and scalar channels."""
+        self.plan = linear_plan(inputs[0], outputs[0], inputs[1], outputs[1])
+        self.weights = Weights()
+
+    def run(self, x: Tensor, layer: EquiLinear) -> Tensor:
+        parameters = parameters_of(layer)
+        (prepared,) = self.weights.get(parameters, self.plan, x.dtype)
+        found: Tensor = linear(x, prepared, parameters, self.plan)
+        return found.to(stream_dtype(layer.weight.dtype))
+
+
+class FastPath:
+    """A network on rows. The network's modules own all parameters; what is kept here is derived from them."""
+
+    def __init__(self, config: GATrConfig, blocks: nn.ModuleList) -> None:
+        self.config = config
+        self.blocks = [FastBlock(block) for block in blocks if isinstance(block, GATrBlock)]
+        hidden = config.hidden_mv_channels, config.hidden_s_channels
+        outer = config.in_mv_channels, config.in_s_channels
+        self._first = FastLinear(outer, hidden)
+        self._last = FastLinear(hidden, (config.out_mv_channels, config.out_s_channels))
+
+    def obstacle(
+        self, mv: Tensor, linear_in: nn.Module, blocks: nn.ModuleList, linear_out: nn.Module
+    ) -> str | None:
+        """Why the kernels cannot run these modules on such an input; None if they can."""
+        if self.config.rotary not in (False, (False, False)):
+            return "the fused kernels have no rotary positions"
+        if blocks.training and self.config.dropout:
+            return "the fused kernels have no dropout"
+        if len(self.blocks) != len(blocks):
+            return "blocks were added or taken away"
+        for fast, module in zip(self.blocks, blocks, strict=True):
+            if found := fast.obstacle(module):
+                return found
+        if not (isinstance(linear_in, EquiLinear) and isinstance(linear_out, EquiLinear)):
+            return _unknown(linear_out if isinstance(linear_in, EquiLinear) else linear_in)
+        return paths.obstacle(mv, linear_in.weight, self.blocks[0].plan.heads.features)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within: parameters stay as they are, and what is derived from them is made once."""
+        kept = [self._first.weights, self._last.weights, *(fast.weights for fast in self.blocks)]
+        for weights in kept:
+            weights.freeze(True)
+        try:
+            yield
+        finally:
+            for weights in kept:
+                weights.freeze(False)
+
+    def run(
+        self,
+        mv: Tensor,
+        s: Tensor,
+        around: Sequence[Surroundings],
+        linear_in: EquiLinear,
+        linear_out: EquiLinear,
+    ) -> tuple[Tensor, Tensor]:
+        """The network within its frame, as the plain modules compute it; `around` as for `run_in_turn`."""
+        items, c = mv.shape[:-2], self.config
+        dtype = paths.compute_dtype(linear_in.weight)
+        contexts = [self._on_rows(context, dtype) for context in around]
+        x = self._run_rows(to_rows(mv, s), contexts, linear_in, linear_out)
+        return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
+
+    def _on_rows(self, around: Surroundings, dtype: torch.dtype) -> RowContext:
+        c = self.config
+        rows = None
+        if c.reinsert_mv_channels or c.reinsert_s_channels:
+            rows = to_rows(*around.reinsert).to(dtype)
+        reference = around.reference.expand(around.sets.shape).reshape(-1).contiguous()
+        return RowContext(reference, rows, around.sets, around.attention_mask)
+
+    def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
+        """Whether kernels can also find the frames of these sets, enter and leave them: small ones on CUDA."""
+        c = self.config
+        return (
+            mv.is_cuda
+            and sets.is_plain
+            and sets.axes == 1
+            and 0 < mv.shape[-3] * c.in_mv_channels <= SMALL_SAMPLE
+            and c.out_mv_channels > 0
+            and mv.dtype == torch.float32
+            and c.recenter
+            and c.length_scale == 1
+            and not (c.reinsert_mv_channels or c.reinsert_s_channels)
+            and not (torch.is_grad_enabled() and (mv.requires_grad or s.requires_grad))
+        )
+
+    def run_with_ends(
+        self, mv: Tensor, s: Tensor, sets: Sets, linear_in: EquiLinear, linear_out: EquiLinear
+    ) -> tuple[Tensor, Tensor]:
+        """The whole network, frames included, with the reference "data": see `takes_ends`."""
+        c, shape = self.config, sets.shape
+        samples = math.prod(shape[:-1])  # reshape cannot find it where there are no scalars
+        mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
+        rows, center, mean = enter(mv, s)
+        reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
+        context = RowContext(reference, None, sets, None)
+        rows = self._run_rows(rows, [context], linear_in, linear_out)
+        mv, s = leave(rows, center, c.out_mv_channels, c.out_s_channels)
+        return mv.unflatten(0, shape), s.unflatten(0, shape)
+
+    def _run_rows(
+        self,
+        x: Tensor,
+        contexts: Sequence[RowContext],
+        linear_in: EquiLinear,
+        linear_out: EquiLinear,
+    ) -> Tensor:
+        dtype = paths.compute_dtype(linear_in.weight)
+        prepared = self._prepare(x.shape[0], dtype)
+        with full_precision(x.device):
+            x = self._first.run(x, linear_in)
+        delta = torch.zeros_like(x, dtype=dtype)
+
+        def run(i: int, rows: Rows, context: RowContext) -> Rows:
+            def block(x: Tensor, delta: Tensor) -> Rows:
+                return self.blocks[i].run(x, delta, context, prepared[i] if prepared else None)
+
+            if self.config.checkpoint and torch.is_grad_enabled():
+                return checkpoint(block, *rows, use_reentrant=False)  # type: ignore[no-any-return]
+            return block(*rows)
+
+        x, delta = run_in_turn(len(self.blocks), (x, delta), contexts, run, _swap)
+        with full_precision(x.device):
+            return self._last.run(x + delta, linear_out)
+
+    def _prepare(self, rows: int, dtype: torch.dtype) -> list[list[Tensor]] | None:
+        """The weights of all blocks, where it saves time to prepare them before the first block runs."""
+        if torch.compiler.is_compiling() or self.config.checkpoint:
+            return None
+        side = SideStream.active
+        if side is not None:
+            for fast in self.blocks:
+                flat = [p for group in fast.parameters.every for p in group]
+                fast.weights.prepare_ahead(side, flat, fast.plan, dtype)
+            return None
+        if rows > MOST_ROWS or any(fast.weights.is_frozen for fast in self.blocks):
+            return None
+        groups, plans = [fast.parameters for fast in self.blocks], [x.plan for x in self.blocks]
+        return prepare_together(groups, plans, dtype)
+
+
+def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
+    """Rows of items of this shape, with the last two item axes exchanged."""
+    first, second = len(shape) - 2, len(shape) - 1
+
+    def swapped(x: Tensor) -> Tensor:
+        return x.unflatten(0, shape).transpose(first, second).flatten(0, second)  # type: ignore[no-any-return]
+
+    return swapped(rows[0]), swapped(rows[1])
+
+
+def parameters_of(layer: EquiLinear) -> list[Tensor]:
+    """The parameters of a linear map in the order of `LinearWeights`, without those of no elements."""
+    return [p for p in layer.weights if p is not None and p.numel()]
+
+
+def plan_of(block: GATrBlock) -> BlockPlan:
+    """What is static about a block."""
+    attention, mlp = block.attention, block.mlp
+    reinsert = attention.reinsert
+    return block_plan(
+        attention.qkv.in_mv_channels,
+        attention.qkv.in_s_channels,
+        attention.num_heads,
+        attention.kv_heads,
+        *attention.widths,
+        attention.attention.distance_aware,
+        tuple(ACTIVATIONS).index(mlp.gate.activation),
+        reinsert.in_mv_channels if reinsert is not None else 0,
+        reinsert.in_s_channels if reinsert is not None else 0,
+        not attention.multi_query,
+        block.norm.epsilon,
+        attention.attention.epsilon,
+    )
+
+
+def _unknown(layer: nn.Module) -> str:
+    return f"the fused kernels know EquiLinear as linear map, not {type(layer).__name__}"

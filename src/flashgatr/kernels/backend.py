@@ -1,0 +1,150 @@
+"""What a device's kernels offer: one protocol, and which module implements it for which device.
+
+A backend is a module. Its functions are the steps of a block on rows, forward and backward; `queries`
+and `update` put them together. Rows are (T, F): see `rows`. Every gradient function names the gradients
+it takes and gives; tensors may be written in place only where a function says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..constants import traced_as_constant
+from . import cpu, cuda
+from .plan import BlockMaps, BlockPlan, HeadLayout, Sizes, read_plan
+from .rows import Blocks, Columns, LinearPlan, linear_plan
+
+
+class WeightGradients(Protocol):
+    """Gradients of the parameters of several maps."""
+
+    def add(self, i: int, x: Tensor, g: Tensor) -> None:
+        """Of map i: x went in, g is the gradient of what came out."""
+
+    def collect(self) -> Tensor:
+        """The gradients of all maps' parameters, one after another."""
+
+
+class Backend(Protocol):
+    """The steps of a block on one kind of device.
+
+    `ready` and `always` concern TF32 and are ignored on CPUs: with `ready`, rows and weights are rounded
+    to TF32 already; with `always=False`, a gradient's second output is empty if it equals the first.
+    """
+
+    SMALL_SET: int
+    """Largest set of `small_attention`."""
+    RECOMPUTE: int
+    """From so many items on, what is cheap to compute again is not saved for the backward pass."""
+
+    # ---- columns of rows that the backend chooses ----
+    def qkv_columns(self, heads: HeadLayout) -> Columns: ...
+    def reinsert_columns(self, heads: HeadLayout, values: bool) -> Columns: ...
+    def output_columns(self, heads: HeadLayout) -> Columns: ...
+    def bilinear_columns(self, channels: int) -> Columns: ...
+    def normed_width(self, sizes: Sizes) -> int: ...
+
+    # ---- weights and linear maps ----
+    def prepared_size(self, plan: LinearPlan) -> int: ...
+    def prepare(
+        self, parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype
+    ) -> Tensor: ...
+    def linear(
+        self, x: Tensor, prepared: Tensor, plan: LinearPlan, *, ready: bool = True
+    ) -> Tensor: ...
+    def add_linear(
+        self, y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
+    ) -> Tensor: ...
+    def linear_input_gradient(
+        self, g: Tensor, prepared: Tensor, plan: LinearPlan, width: int, *, ready: bool = True
+    ) -> Tensor: ...
+    def reinsert_input_gradient(
+        self, g: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
+    ) -> tuple[Tensor, Tensor]: ...
+    def weight_gradients(self, plans: tuple[LinearPlan, ...], like: Tensor) -> WeightGradients: ...
+
+    # ---- what is between the linear maps ----
+    def norm(
+        self, x: Tensor, delta: Tensor, sizes: Sizes, epsilon: float, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def norm_backward(
+        self, g_new: Tensor | None, g_y: Tensor, y: Tensor, stat: Tensor, sizes: Sizes,
+        delta_dtype: torch.dtype, *, always: bool = True,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    def features(
+        self, raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def features_backward(
+        self, raw: Tensor, g_q: Tensor, g_k: Tensor, g_v: Tensor, heads: HeadLayout,
+        weights: list[Tensor | None], epsilon: float,
+    ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+    def summed(self, parts: Tensor) -> Tensor: ...
+    def small_attention(
+        self, q: Tensor, k: Tensor, v: Tensor, items: int, scale: float
+    ) -> Tensor: ...
+    def small_attention_backward(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def bilinear(self, p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor: ...
+    def bilinear_backward(
+        self, p: Tensor, y: Tensor, reference: Tensor, g: Tensor, sizes: Sizes,
+        needs_reference: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
+    def gate(self, x: Tensor, sizes: Sizes, activation: int) -> Tensor: ...
+    def gate_backward(
+        self, x: Tensor, g: Tensor, sizes: Sizes, activation: int
+    ) -> tuple[Tensor, Tensor]: ...
+    def add_scalars(self, y: Tensor, x: Tensor, count: int) -> None: ...
+
+    def one_pass(self) -> AbstractContextManager[None]:
+        """Within: steps on the rows of the same items, whose results only other steps read.
+
+        A backend may run them at the end, in any order that gives the same results.
+        """
+
+
+BACKENDS: dict[str, Backend] = {"cuda": cuda, "cpu": cpu}
+"""By type of device."""
+
+
+def backend(x: Tensor) -> Backend:
+    """The kernels for x's device."""
+    return BACKENDS[x.device.type]
+
+
+@functools.lru_cache(maxsize=1024)
+def linear_plans(plan: BlockPlan, device: str) -> BlockMaps[LinearPlan]:
+    """The linear maps of a block, between the columns that the device's backend chooses."""
+    be, heads, c, s = BACKENDS[device], plan.heads, plan.mv, plan.s
+    total = heads.total
+    reinsert = None
+    if plan.reinsert_mv or plan.reinsert_s:
+        reached = heads.queries + heads.keys * (1 + plan.reinsert_values)
+        reinsert = linear_plan(
+            plan.reinsert_mv, reached * heads.mv, plan.reinsert_s, reached * heads.s,
+            bias=False, outputs=be.reinsert_columns(heads, plan.reinsert_values),
+        )  # fmt: skip
+    return BlockMaps(
+        output=linear_plan(
+            heads.queries * heads.mv, c, heads.queries * heads.s, s, inputs=be.output_columns(heads)
+        ),
+        qkv=linear_plan(c, total * heads.mv, s, total * heads.s, outputs=be.qkv_columns(heads)),
+        inputs=linear_plan(c, 4 * c, s, 0, outputs=be.bilinear_columns(c)),
+        wide=linear_plan(2 * c, 2 * c, s, 2 * s),
+        last=linear_plan(2 * c, c, 2 * s, s),
+        reinsert=reinsert,
+    )
+
+
+@traced_as_constant
+def prepared_sizes(text: str, device: str) -> list[int]:
+    """Elements of each map's prepared weights; the plan as text, which tracers take for a constant."""
+    plan = read_plan(text)
+    plans = (plan,) if isinstance(plan, LinearPlan) else linear_plans(plan, device).every
+    return [BACKENDS[device].prepared_size(p) for p in plans]

@@ -1,0 +1,29 @@
+"""Kernels for CPUs, in C: compiled when first needed, called through ctypes."""
+
+from .deferred import one_pass as one_pass
+from .library import SMALL_SET as SMALL_SET
+from .steps import RECOMPUTE as RECOMPUTE
+from .steps import add_linear as add_linear
+from .steps import add_scalars as add_scalars
+from .steps import bilinear as bilinear
+from .steps import bilinear_backward as bilinear_backward
+from .steps import bilinear_columns as bilinear_columns
+from .steps import features as features
+from .steps import features_backward as features_backward
+from .steps import gate as gate
+from .steps import gate_backward as gate_backward
+from .steps import linear as linear
+from .steps import linear_input_gradient as linear_input_gradient
+from .steps import norm as norm
+from .steps import norm_backward as norm_backward
+from .steps import normed_width as normed_width
+from .steps import output_columns as output_columns
+from .steps import prepare as prepare
+from .steps import prepared_size as prepared_size
+from .steps import qkv_columns as qkv_columns
+from .steps import reinsert_columns as reinsert_columns
+from .steps import reinsert_input_gradient as reinsert_input_gradient
+from .steps import small_attention as small_attention
+from .steps import small_attention_backward as small_attention_backward
+from .steps import summed as summed
+from .steps import weight_gradients as weight_gradients

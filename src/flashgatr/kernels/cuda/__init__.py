@@ -1,0 +1,33 @@
+"""Kernels for CUDA: dense products by the vendor's library, everything between them by Triton."""
+
+from .products import add_linear as add_linear
+from .products import bilinear_columns as bilinear_columns
+from .products import linear as linear
+from .products import linear_input_gradient as linear_input_gradient
+from .products import normed_width as normed_width
+from .products import output_columns as output_columns
+from .products import prepare as prepare
+from .products import prepared_size as prepared_size
+from .products import qkv_columns as qkv_columns
+from .products import reinsert_columns as reinsert_columns
+from .products import reinsert_input_gradient as reinsert_input_gradient
+from .products import weight_gradients as weight_gradients
+from .steps import RECOMPUTE as RECOMPUTE
+from .steps import SMALL_SET as SMALL_SET
+from .steps import add_scalars as add_scalars
+from .steps import bilinear as bilinear
+from .steps import bilinear_backward as bilinear_backward
+from .steps import enter as enter
+from .steps import features as features
+from .steps import features_backward as features_backward
+from .steps import gate as gate
+from .steps import gate_backward as gate_backward
+from .steps import leave as leave
+from .steps import leave_backward as leave_backward
+from .steps import norm as norm
+from .steps import norm_backward as norm_backward
+from .steps import one_pass as one_pass
+from .steps import small_attention as small_attention
+from .steps import small_attention_backward as small_attention_backward
+from .steps import summed as summed
+from .steps import survey as survey

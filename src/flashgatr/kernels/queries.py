@@ -1,0 +1,223 @@
+"""The operator before attention.
+
+queries   x, delta  ->  x + delta, its normalised rows y, and queries, keys, values of y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ..precision import stream_dtype
+from . import recorded
+from .backend import backend, linear_plans
+from .norm import gradient_shapes, normed_shapes, recorded_norm, with_statistics
+from .operator import operator
+from .plan import BlockPlan, grouped
+from .weights import per_parameter
+
+
+@operator("queries")
+def queries(
+    x: Tensor,
+    delta: Tensor,
+    extra: Tensor | None,
+    prepared: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    logs: Sequence[Tensor],
+    terms: str,
+    plan: BlockPlan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """x + delta; its normalised rows and their statistics; queries (T, H, D), keys and values (T, 1 or H, D) of attention;
+    and what they were made of (if worth keeping).
+
+    `parameters` are those of qkv, then of the re-inserted channels; `logs` the learned weights that `terms` names.
+    """
+    be = backend(x)
+    with be.one_pass():
+        new, y, stat = be.norm(x, delta, plan.sizes, plan.norm_epsilon, delta.dtype)
+        raw = _raw(y, extra, prepared, plan)
+        q, k, v = be.features(raw, plan.heads, _named(terms, logs), plan.distance_epsilon)
+    kept = raw if y.shape[0] < be.RECOMPUTE else y.new_empty(0, raw.shape[1])
+    return new, y, stat, q, k, v, kept
+
+
+def _raw(y: Tensor, extra: Tensor | None, prepared: Sequence[Tensor], plan: BlockPlan) -> Tensor:
+    """Queries, keys and values before they become features."""
+    be, plans = backend(y), linear_plans(plan, y.device.type)
+    raw = be.linear(y, prepared[0], plans.qkv)
+    if extra is not None and plans.reinsert is not None:
+        raw = be.add_linear(raw, extra, prepared[1], plans.reinsert, plan.heads)
+    return raw
+
+
+def _named(terms: str, logs: Sequence[Tensor]) -> list[Tensor | None]:
+    """The learned weights (alpha, beta, gamma), None for those that are not learned."""
+    given = iter(logs)
+    return [next(given) if name in terms else None for name in "abg"]
+
+
+@queries.register_fake
+def _(
+    x: Tensor,
+    delta: Tensor,
+    extra: Tensor | None,
+    prepared: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    logs: Sequence[Tensor],
+    terms: str,
+    plan: BlockPlan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    heads, items = plan.heads, x.shape[0]
+    width = len(linear_plans(plan, x.device.type).qkv.outputs)
+    new, y, stat = normed_shapes(x, delta.dtype, plan)
+    q, k, v = (delta.new_empty(items, *shape) for shape in heads.shapes)
+    kept = items if items < backend(x).RECOMPUTE else 0
+    return new, y, stat, q, k, v, delta.new_empty(kept, width)
+
+
+@operator("queries_backward")
+def queries_backward(
+    g_new: Tensor | None,
+    g_y: Tensor | None,
+    g_q: Tensor,
+    g_k: Tensor,
+    g_v: Tensor,
+    y: Tensor,
+    stat: Tensor,
+    extra: Tensor | None,
+    raw: Tensor,
+    prepared: Sequence[Tensor],
+    logs: Sequence[Tensor],
+    terms: str,
+    plan: BlockPlan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, of delta (empty if the same), of the re-inserted rows, of the parameters, of the learned weights
+    (beta, alpha, gamma)."""
+    be = backend(y)
+    plans = linear_plans(plan, y.device.type)
+    used = (plans.qkv,) if plans.reinsert is None else (plans.qkv, plans.reinsert)
+    gradients = be.weight_gradients(used, y)
+    g_extra = y.new_empty(0)
+    with be.one_pass():
+        if raw.shape[0] != y.shape[0]:
+            raw = _raw(y, extra, prepared, plan)
+        g_raw, parts = be.features_backward(
+            raw, g_q, g_k, g_v, plan.heads, _named(terms, logs), plan.distance_epsilon
+        )
+        gradients.add(0, y, g_raw)
+        found = be.linear_input_gradient(g_raw, prepared[0], plans.qkv, y.shape[1])
+        if g_y is None:
+            g_x, g_delta = be.norm_backward(g_new, found, y, stat, plan.sizes, y.dtype)
+        if extra is not None and plans.reinsert is not None:
+            g_extra, reached = be.reinsert_input_gradient(
+                g_raw, prepared[1], plans.reinsert, plan.heads
+            )
+            gradients.add(1, extra, reached)
+    if g_y is not None:
+        g_x, g_delta = be.norm_backward(g_new, found + g_y, y, stat, plan.sizes, y.dtype)
+    g_logs = be.summed(parts) if logs else parts.new_empty(parts.shape[1])
+    return g_x, g_delta, g_extra, gradients.collect(), g_logs
+
+
+@queries_backward.register_fake
+def _(
+    g_new: Tensor | None,
+    g_y: Tensor | None,
+    g_q: Tensor,
+    g_k: Tensor,
+    g_v: Tensor,
+    y: Tensor,
+    stat: Tensor,
+    extra: Tensor | None,
+    raw: Tensor,
+    prepared: Sequence[Tensor],
+    logs: Sequence[Tensor],
+    terms: str,
+    plan: BlockPlan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    plans, heads = linear_plans(plan, y.device.type), plan.heads
+    count = plans.qkv.parameters + (plans.reinsert.parameters if plans.reinsert else 0)
+    return (
+        *gradient_shapes(y, plan),
+        y.new_empty(0) if extra is None else extra.new_empty(extra.shape),
+        y.new_empty(count, dtype=stream_dtype(y.dtype)),
+        y.new_empty(heads.queries * (heads.mv + 2), dtype=stream_dtype(y.dtype)),
+    )
+
+
+def _queries_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, _, extra, prepared, parameters, logs, ctx.terms, ctx.plan = inputs
+    _, y, stat, _, _, _, raw = output
+    ctx.logs, ctx.maps = len(logs), len(prepared)
+    ctx.save_for_backward(y, stat, extra, raw, *prepared, *logs, *parameters)
+    ctx.mark_non_differentiable(raw)
+    ctx.set_materialize_grads(False)
+
+
+def _queries_grad(
+    ctx: Any, g_new: Any, g_y: Any, g_stat: Any, g_q: Any, g_k: Any, g_v: Any, _: Any
+) -> Any:
+    y, stat, extra, raw, *rest = ctx.saved_tensors
+    prepared, rest = rest[: ctx.maps], rest[ctx.maps :]
+    logs, parameters = rest[: ctx.logs], rest[ctx.logs :]
+    heads, nothing = ctx.plan.heads, [None] * ctx.maps
+    outer = [
+        y.new_zeros(y.shape[0], *shape) if g is None else g
+        for g, shape in zip((g_q, g_k, g_v), heads.shapes, strict=True)
+    ]
+    if recorded.is_wanted(g_new, g_y, g_stat, *outer):
+        return _queries_grad_recorded(
+            ctx, (g_new, g_y, g_stat), outer, y, stat, extra, logs, parameters
+        )
+    g_new = with_statistics(g_new, g_stat, y, stat, ctx.plan)
+    g_x, g_delta, g_extra, g_theta, g_logs = queries_backward(
+        g_new, g_y, *outer, y, stat, extra, raw, prepared, logs, ctx.terms, ctx.plan
+    )
+    return (
+        g_x, g_delta if g_delta.numel() else g_x.to(y.dtype), None if extra is None else g_extra,
+        nothing, per_parameter(g_theta, parameters),
+        log_gradients(g_logs, logs, ctx.terms, ctx.plan), None, None,
+    )  # fmt: skip
+
+
+def log_gradients(
+    flat: Tensor, logs: Sequence[Tensor], terms: str, plan: BlockPlan
+) -> list[Tensor]:
+    """Of the learned weights, from those that `queries_backward` found (beta, alpha, gamma)."""
+    if not logs:
+        return []
+    h, c = plan.heads.queries, plan.heads.mv
+    beta, alpha, gamma = (g.view(h, -1) for g in flat.split([h * c, h, h]))
+    named = [g for g, name in zip((alpha, beta, gamma), "abg", strict=True) if name in terms]
+    return [g.to(log.dtype) for g, log in zip(named, logs, strict=True)]
+
+
+def _queries_grad_recorded(
+    ctx: Any,
+    of_norm: tuple[Tensor | None, Tensor | None, Tensor | None],
+    outer: list[Tensor],
+    y: Tensor,
+    stat: Tensor,
+    extra: Tensor | None,
+    logs: list[Tensor],
+    parameters: list[Tensor],
+) -> Any:
+    plan = ctx.plan
+    plans = linear_plans(ctx.plan, y.device.type)
+    used = (plans.qkv,) if plans.reinsert is None else (plans.qkv, plans.reinsert)
+
+    def forward(y: Tensor, extra: Tensor | None, *rest: Tensor) -> tuple[Tensor, ...]:
+        weights = _named(ctx.terms, rest[: len(logs)])
+        own, *more = grouped(rest[len(logs) :], used)
+        return recorded.qkv(y, extra, own, more[0] if more else [], weights, plan)
+
+    found, g_extra, *rest = recorded.gradients(forward, [y, extra, *logs, *parameters], outer)
+    g_x = recorded_norm(of_norm, found, y, stat, ctx.plan)
+    nothing = [None] * ctx.maps
+    return g_x, g_x.to(y.dtype), g_extra, nothing, rest[len(logs) :], rest[: len(logs)], None, None
+
+
+queries.register_autograd(_queries_grad, setup_context=_queries_setup)

@@ -1,0 +1,222 @@
+"""Gradients that can be differentiated again: the operators in terms of the formulas in `functional`.
+
+When a backward pass is itself recorded (`create_graph=True`) or mapped, the operators' own gradients step
+aside for these. Every step is an ordinary operation, which torch can differentiate any number of times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import functional
+from ..constants import indices, is_transformed
+from ..functional.features import DISTANCE_FEATURES, LogitWeights, inner_blades
+from ..functional.linear import MAPS, LinearWeights
+from ..functional.norm import ACTIVATIONS
+from ..precision import at_least_float32
+from ..versors import SHIFT
+from .plan import BlockPlan, HeadLayout, Sizes
+from .rows import LinearPlan, columns, from_rows, linear_plan, to_rows
+
+MultivectorsAndScalars = tuple[Tensor, Tensor]
+
+
+def is_wanted(*given: Tensor | None) -> bool:
+    """Whether a backward pass is recorded, or mapped over several of the given gradients."""
+    if torch.is_grad_enabled() or is_transformed():
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    try:
+        mapped = torch._C._functorch.is_legacy_batchedtensor
+    except (
+        AttributeError
+    ):  # a private name that another torch may lack: the recorded way is always right
+        return True
+    return any(g is not None and mapped(g) for g in given)
+
+
+def gradients(
+    function: Callable[..., Any], inputs: Sequence[Tensor | None], outer: Sequence[Tensor | None]
+) -> list[Tensor | None]:
+    """Gradients of the inputs, recorded, given those of the function's outputs."""
+    with torch.enable_grad():
+        # An alias is reached by this function alone, even if one input was made from another.
+        own = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
+        wanted = [x for x in own if x is not None and x.requires_grad]
+        if not wanted:
+            return [None] * len(inputs)
+        found = function(*own)
+        pairs = [(y, g) for y, g in zip(found, outer, strict=True) if g is not None]
+        results = torch.autograd.grad(
+            [y for y, _ in pairs],
+            wanted,
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+    given = iter(results)
+    return [next(given) if x is not None and x.requires_grad else None for x in inputs]
+
+
+def linear_gradients(
+    x: Tensor, parameters: Sequence[Tensor], plan: LinearPlan, g: Tensor | None
+) -> list[Tensor | None]:
+    """Gradients of the rows x and of the parameters of a linear map with standard outputs."""
+
+    def forward(x: Tensor, *parameters: Tensor) -> tuple[Tensor]:
+        rows = x.index_select(1, indices(_standard_order(plan), x))
+        mv, s = _linear(*_split(rows, Sizes(plan.in_mv, plan.in_s)), parameters, plan)
+        return (to_rows(mv, s).to(x.dtype),)
+
+    return gradients(forward, [x, *parameters], [g])
+
+
+def _standard_order(plan: LinearPlan) -> tuple[int, ...]:
+    """Which columns of the map's inputs make rows in standard order."""
+    standard = columns(range(plan.in_mv), range(plan.in_s))
+    place = {
+        key: i for i, key in enumerate(zip(plan.inputs.blade, plan.inputs.channel, strict=True))
+    }
+    return tuple(place[key] for key in zip(standard.blade, standard.channel, strict=True))
+
+
+def _split(rows: Tensor, sizes: Sizes) -> MultivectorsAndScalars:
+    """Multivectors (T, C, 16) and scalars (T, S) of rows, in float32 at least; further columns are ignored."""
+    rows = at_least_float32(rows[:, : sizes.width])
+    return from_rows(rows, rows.shape[:1], (sizes.mv, sizes.s))
+
+
+def _linear(
+    mv: Tensor, s: Tensor, parameters: Sequence[Tensor], plan: LinearPlan
+) -> MultivectorsAndScalars:
+    """The map, given its parameters without those of no elements."""
+    c_in, c_out, s_in, s_out = plan.in_mv, plan.out_mv, plan.in_s, plan.out_s
+    shapes = (c_out, c_in, MAPS), (c_out, s_in), (s_out, c_in), (s_out, s_in), (c_out,), (s_out,)
+    left = iter(parameters)
+    given = [
+        next(left).to(mv.dtype).view(shape) if size else None
+        for shape, size in zip(shapes, plan.sizes, strict=True)
+    ]
+    weight = mv.new_zeros(shapes[0]) if given[0] is None else given[0]
+    return functional.linear(mv, s, LinearWeights(weight, *given[1:]), s_out)
+
+
+def norm_gradient(
+    g_new: Tensor | None,
+    g_y: Tensor | None,
+    g_stat: Tensor | None,
+    y: Tensor,
+    stat: Tensor,
+    plan: BlockPlan,
+) -> Tensor:
+    """Gradient of x and delta, from the normalised rows y and the statistics alone.
+
+    The statistics are the inverse norm r = 1/√n, with n the mean of x² over blades without e0, and the
+    scalars' inverse deviation:  dr = -r² y·dx / C;  for scalars dr = -r² y·dx / S.
+    """
+    c, s = plan.mv, plan.s
+    width, wide = plan.sizes.width, stat.dtype
+    y = y.narrow(1, 0, width).to(wide)
+    y_s, y_mv = y.split([s, width - s], dim=1)
+    g = torch.zeros_like(y) if g_y is None else g_y.narrow(1, 0, width).to(wide)
+    g_s, g_mv = g.split([s, width - s], dim=1)
+    r, deviation = stat[:, :1], stat[:, 1:]
+    seen = torch.cat([y_mv[:, : width - s >> 1], y_mv.new_zeros(y_mv.shape[0], width - s >> 1)], 1)
+    seen = torch.where(r > 0, seen, 0)  # where epsilon decided, the norm is a constant
+    along = -(g_mv * y_mv).sum(1, keepdim=True) / c
+    if g_stat is not None:
+        along = along - g_stat[:, :1] * r / c
+    out_mv = r.abs() * (g_mv + along * seen)
+    if s:
+        along_s = -(g_s * y_s).mean(1, keepdim=True)
+        if g_stat is not None:
+            along_s = along_s - g_stat[:, 1:] * deviation / s
+        out_s = deviation * (g_s - g_s.mean(1, keepdim=True) + along_s * y_s)
+    else:
+        out_s = g_s
+    out = torch.cat([out_s, out_mv], dim=1)
+    return out if g_new is None else out + g_new
+
+
+def qkv(
+    y: Tensor,
+    extra: Tensor | None,
+    parameters: Sequence[Tensor],
+    extra_parameters: Sequence[Tensor],
+    logs: Sequence[Tensor | None],
+    plan: BlockPlan,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of normalised rows, in the layout of the kernels."""
+    heads, total = plan.heads, plan.heads.total
+    map_ = linear_plan(plan.mv, total * heads.mv, plan.s, total * heads.s)
+    mv, s = _linear(*_split(y, plan.sizes), parameters, map_)
+    if extra is not None:
+        reached = heads.queries + heads.keys * (1 + plan.reinsert_values)
+        sizes = Sizes(plan.reinsert_mv, plan.reinsert_s)
+        map_ = linear_plan(sizes.mv, reached * heads.mv, sizes.s, reached * heads.s, bias=False)
+        more_mv, more_s = _linear(*_split(extra, sizes), extra_parameters, map_)
+        mv = mv + F.pad(more_mv, (0, 0, 0, mv.shape[1] - more_mv.shape[1]))
+        s = s + F.pad(more_s, (0, s.shape[1] - more_s.shape[1]))
+    mv, s = mv.unflatten(1, (total, heads.mv)), s.unflatten(1, (total, heads.s))
+    cut = [heads.queries, heads.keys, heads.keys]
+    (q_mv, k_mv, v_mv), (q_s, k_s, v_s) = mv.split(cut, dim=1), s.split(cut, dim=1)
+    how = heads.distance_aware, plan.distance_epsilon
+    q = functional.query_features(q_mv, q_s, *how, LogitWeights(*logs))
+    k = functional.key_features(k_mv, k_s, *how)
+    v = to_rows(v_mv, v_s).unflatten(0, v_s.shape[:2])
+    order = indices(_feature_order(heads), q)
+    padding = (0, heads.features - heads.used_features)
+    q, k = (F.pad(x.index_select(-1, order), padding).to(y.dtype) for x in (q, k))
+    return q, k, v.to(y.dtype)
+
+
+def _feature_order(heads: HeadLayout) -> tuple[int, ...]:
+    """Where the kernels' features are among those of `functional`: scalars first, channels innermost."""
+    c, inner = heads.mv, len(inner_blades(heads.distance_aware))
+    distances = DISTANCE_FEATURES if heads.distance_aware else 0
+    start = c * (inner + distances)
+    return (
+        *range(start, start + heads.s),
+        *(channel * inner + i for i in range(inner) for channel in range(c)),
+        *(c * inner + channel * distances + i for i in range(distances) for channel in range(c)),
+    )
+
+
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
+    q, k, v = (x.unflatten(0, (-1, items)).transpose(1, 2) for x in (q, k, v))
+    wide = torch.promote_types(q.dtype, torch.float32)
+    weights = (q.to(wide) @ k.to(wide).mT * scale).softmax(-1)
+    out = (weights @ v.to(wide)).to(v.dtype)
+    return out.transpose(1, 2).flatten(0, 1)
+
+
+def leave_gradient(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
+    """Gradient of rows, from those of the multivectors (T, C, 16) moved by the centres, and of the scalars."""
+    items = g_mv.shape[0] // max(center.shape[0], 1)
+    shift = center.repeat_interleave(items, 0)[:, None]
+    found = g_mv
+    for axis, (source, sign) in enumerate(SHIFT):
+        moved = g_mv * g_mv.new_tensor(sign) * shift[..., axis, None]
+        found = found.index_add(-1, indices(source, g_mv), moved)
+    return to_rows(found, g_s)
+
+
+def mlp(
+    y: Tensor, reference: Tensor, parameters: Sequence[Sequence[Tensor]], plan: BlockPlan
+) -> Tensor:
+    """The geometric MLP of normalised rows."""
+    c, s_channels = plan.mv, plan.s
+    mv, s = _split(y, plan.sizes)
+    projected, _ = _linear(mv, s, parameters[0], linear_plan(c, 4 * c, s_channels, 0))
+    both = functional.bilinear(projected, reference)
+    wide = linear_plan(2 * c, 2 * c, s_channels, 2 * s_channels)
+    mv, s = _linear(both, s, parameters[1], wide)
+    mv, s = functional.gate(mv, s, tuple(ACTIVATIONS)[plan.activation])
+    last = linear_plan(2 * c, c, 2 * s_channels, s_channels)
+    return to_rows(*_linear(mv, s, parameters[2], last)).to(y.dtype)

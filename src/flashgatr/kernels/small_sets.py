@@ -1,0 +1,118 @@
+"""Operators for small sets: attention within them, and a network's two ends.
+
+small_attention   within consecutive sets of a few items
+enter, leave      find the centre of every sample and move there, as rows; move back (CUDA only)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..algebra import BLADES
+from . import cuda, recorded
+from .backend import backend
+from .operator import operator
+from .plan import Sizes
+
+SMALL_SAMPLE = 1024
+"""Multivectors of a sample that one program can survey."""
+
+
+@operator("small_attention")
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
+    """Attention within consecutive sets of a few items: (T, H, V)."""
+    return backend(q).small_attention(q, k, v, items, scale)
+
+
+@small_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
+    return v.new_empty(*q.shape[:2], v.shape[-1])
+
+
+@operator("small_attention_backward")
+def small_attention_backward(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return backend(q).small_attention_backward(q, k, v, g.contiguous(), items, scale)
+
+
+@small_attention_backward.register_fake
+def _(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def _small_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    q, k, v, ctx.items, ctx.scale = inputs
+    ctx.save_for_backward(q, k, v)
+
+
+def _small_grad(ctx: Any, g: Tensor) -> Any:
+    if recorded.is_wanted(g):
+
+        def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
+            return (recorded.small_attention(q, k, v, ctx.items, ctx.scale),)
+
+        return (*recorded.gradients(forward, ctx.saved_tensors, [g]), None, None)
+    return (*small_attention_backward(*ctx.saved_tensors, g, ctx.items, ctx.scale), None, None)
+
+
+small_attention.register_autograd(_small_grad, setup_context=_small_setup)
+
+
+@operator("enter")
+def enter(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows around the centre of every sample, the centres (B, 3), and the mean e123 of every sample (B).
+
+    mv is (B, items, C, 16), s (B, items, S). Not differentiable: for inputs that need no gradient.
+    """
+    mv, s = mv.contiguous(), s.contiguous()
+    center, mean = cuda.survey(mv)
+    return cuda.enter(mv, s, center), center, mean
+
+
+@enter.register_fake
+def _(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    b, items, c, _ = mv.shape
+    return mv.new_empty(b * items, s.shape[-1] + BLADES * c), mv.new_empty(b, 3), mv.new_empty(b)
+
+
+@operator("leave")
+def leave(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
+    """Multivectors (T, C, 16) and scalars (T, S) of rows with these channels, moved back from the centres."""
+    return cuda.leave(x.contiguous(), center, Sizes(mv, s))
+
+
+@leave.register_fake
+def _(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape[0], mv, BLADES), x.new_empty(x.shape[0], s)
+
+
+@operator("leave_backward")
+def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
+    sizes = Sizes(g_mv.shape[1], g_s.shape[1])
+    return cuda.leave_backward(g_mv.contiguous(), g_s.contiguous(), center, sizes)
+
+
+@leave_backward.register_fake
+def _(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
+    return g_mv.new_empty(g_mv.shape[0], Sizes(g_mv.shape[1], g_s.shape[1]).width)
+
+
+def _leave_setup(ctx: Any, inputs: Any, output: Any) -> None:
+    _, center, _, _ = inputs
+    ctx.save_for_backward(center)
+
+
+def _leave_grad(ctx: Any, g_mv: Tensor, g_s: Tensor) -> Any:
+    (center,) = ctx.saved_tensors
+    if recorded.is_wanted(g_mv, g_s):  # linear in x: its gradient is linear in g
+        return recorded.leave_gradient(g_mv, g_s, center), None, None, None
+    return leave_backward(g_mv, g_s, center), None, None, None
+
+
+leave.register_autograd(_leave_grad, setup_context=_leave_setup)

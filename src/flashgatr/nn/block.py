@@ -1,0 +1,93 @@
+"""A transformer block on pairs (mv, s).
+
+x = x + attention(norm(x))
+x = x + mlp(norm(x))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor, nn
+
+from ..batch import Sets
+from ..config import GATrConfig
+from .attention import SelfAttention
+from .mlp import GeoMLP
+from .norm import EquiLayerNorm
+
+X = TypeVar("X")
+Pair = tuple[Tensor, Tensor]
+
+
+class Surroundings(NamedTuple):
+    """What every block sees beside its hidden state."""
+
+    reference: Tensor
+    """e123 of the join's reference, broadcastable to (..., N)."""
+    reinsert: Pair
+    """Input channels for queries and keys."""
+    sets: Sets
+    attention_mask: Tensor | None = None
+
+
+class GATrBlock(nn.Module):
+    """Pre-norm transformer block on pairs (mv, s): `block(mv, s, around)`.
+
+    `around` is a `flashgatr.nn.Surroundings`: the join's reference (e123, broadcastable to (..., N)), a
+    pair of input channels to re-insert (with no channels if there are none), a `Sets` that tells which items
+    form a sample, and an attention mask or None.
+    """
+
+    def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
+        super().__init__()
+        widths = config.hidden_mv_channels, config.hidden_s_channels
+        self.norm = EquiLayerNorm(config.norm_epsilon)
+        self.attention = SelfAttention(
+            *widths,
+            config.num_heads,
+            multi_query=config.multi_query,
+            attention_width=config.attention_width,
+            distance_aware=config.distance_aware,
+            learned_weights=config.learned_weights,
+            rotary=rotary,
+            rotary_base=config.rotary_base,
+            reinsert_mv_channels=len(config.reinsert_mv_channels),
+            reinsert_s_channels=len(config.reinsert_s_channels),
+            dropout=config.dropout,
+            epsilon=config.distance_epsilon,
+        )
+        self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
+
+    def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> Pair:
+        context = around.reinsert, around.sets, around.attention_mask
+        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), *context))
+        mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
+        return mv, s
+
+
+def _add(x: Pair, y: Pair) -> Pair:
+    return x[0] + y[0], x[1] + y[1]
+
+
+def run_in_turn(
+    count: int,
+    x: X,
+    contexts: Sequence[Any],
+    run: Callable[[int, X, Any], X],
+    swap: Callable[[X, tuple[int, ...]], X],
+) -> X:
+    """x after blocks 0 to count - 1: `run(i, x, context)` is block i.
+
+    With one context, all blocks attend over the same item axis. With two, even blocks take the first; odd
+    ones take the second and see x with its two item axes exchanged: `swap(x, shape)`, of items of this shape.
+    """
+    for i in range(count):
+        context = contexts[i % len(contexts)]
+        if i % len(contexts):
+            x = run(i, swap(x, contexts[0].sets.shape), context)
+            x = swap(x, context.sets.shape)
+        else:
+            x = run(i, x, context)
+    return x

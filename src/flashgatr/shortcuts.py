@@ -1,0 +1,101 @@
+"""Ways around torch and Triton that save time, each with the public way beside it.
+
+    DIRECT_CALLS      operators are called as functions, past torch's dispatcher
+    BLOCK_NODE        a block on a few small sets is one node of autograd's graph
+    TRITON_LAUNCH     kernels that Triton has compiled are launched past its argument inspection
+    FLAT_TENSORS      parameters are concatenated and gradients divided by one C++ call
+    CUDNN_ATTENTION   cuDNN's attention with shared keys and values of another width
+    PACKED_ATTENTION  attention kernels that take packed sets with their offsets
+
+Some need names that torch or Triton keep private. Such a name is looked for when a shortcut is first used;
+if it is missing, or does not do what it did, the shortcut is off and the public way serves, with the same
+results. `flashgatr bench shortcuts` measures what each is worth, docs/fast.md has the numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .constants import is_transformed
+
+
+class Shortcut:
+    """One of them: `is_on` tells whether to take it."""
+
+    def __init__(self, name: str, probe: Callable[[], object] | None = None) -> None:
+        self.name = name
+        self.problem = ""
+        """Why it cannot be taken here."""
+        self._probe = probe
+        self._switched_off = False
+
+    @property
+    def is_on(self) -> bool:
+        if self._probe is not None:
+            probe, self._probe = self._probe, None
+            try:
+                probe()
+            except Exception as error:  # whatever a private interface of another version does
+                self.fail(error)
+        return not self._switched_off and not self.problem
+
+    def fail(self, error: Exception) -> None:
+        """From here on the public way serves."""
+        self.problem = f"{type(error).__name__}: {error}"
+
+    @contextlib.contextmanager
+    def off(self) -> Iterator[None]:
+        """Within: the public way, for tests and measurements."""
+        before, self._switched_off = self._switched_off, True
+        try:
+            yield
+        finally:
+            self._switched_off = before
+
+
+def is_followed() -> bool:
+    """Whether a dispatch mode, a torch.func transform or a tracer follows what is called now."""
+    return (
+        bool(torch._C._len_torch_dispatch_stack())
+        or is_transformed()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def flatten(tensors: list[Any]) -> torch.Tensor:
+    """All elements as one vector."""
+    if FLAT_TENSORS.is_on:
+        return torch._C._nn.flatten_dense_tensors(tensors)
+    return torch.cat([x.reshape(-1) for x in tensors])
+
+
+def unflatten(flat: torch.Tensor, like: list[Any]) -> list[torch.Tensor]:
+    """The inverse of `flatten`; views."""
+    if not torch.compiler.is_compiling() and type(flat) is torch.Tensor and FLAT_TENSORS.is_on:
+        return list(torch._C._nn.unflatten_dense_tensors(flat, like))
+    parts = flat.split([x.numel() for x in like])
+    return [part.view(x.shape) for part, x in zip(parts, like, strict=True)]
+
+
+def _try_flat_tensors() -> None:
+    with torch.inference_mode(False), torch.device("cpu"):
+        parts = [torch.zeros(2), torch.ones(1, 3)]
+        flat = torch._C._nn.flatten_dense_tensors(parts)
+        back = torch._C._nn.unflatten_dense_tensors(flat, parts)
+    if flat.tolist() != [0, 0, 1, 1, 1] or [x.shape for x in back] != [x.shape for x in parts]:
+        raise RuntimeError("flatten_dense_tensors does not concatenate")
+
+
+DIRECT_CALLS = Shortcut("direct calls", is_followed)
+BLOCK_NODE = Shortcut("block node")
+TRITON_LAUNCH = Shortcut("triton launch")
+FLAT_TENSORS = Shortcut("flat tensors", _try_flat_tensors)
+CUDNN_ATTENTION = Shortcut("cudnn attention")
+PACKED_ATTENTION = Shortcut("packed attention")
+EVERY = (
+    DIRECT_CALLS, BLOCK_NODE, TRITON_LAUNCH, FLAT_TENSORS, CUDNN_ATTENTION, PACKED_ATTENTION,
+)  # fmt: skip
