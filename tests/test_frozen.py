@@ -39,6 +39,7 @@ KEYS = [
 ]
 FORWARD = [
     "self", "mv", "s", "mask", "attention_mask", "offsets", "max_items", "join_reference", "center",
+    "frame",
 ]  # fmt: skip
 
 

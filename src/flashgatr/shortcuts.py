@@ -33,6 +33,10 @@ class Shortcut:
         self._probe = probe
         self._switched_off = False
 
+    def check_with(self, probe: Callable[[], object]) -> None:
+        """Run this when the shortcut is first asked for; an exception means that it cannot be taken."""
+        self._probe, self.problem = probe, ""
+
     @property
     def is_on(self) -> bool:
         if self._probe is not None:

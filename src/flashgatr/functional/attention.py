@@ -2,7 +2,8 @@
 
     attend(q, k, v) = softmax(q kᵀ · scale + mask) v        within every sample, over its valid items
 
-Shapes: q (..., N, H, D), k (..., M, 1 or H, D), v (..., M, 1 or H, V); inside, one batch axis and heads before items.
+Shapes: q (..., N, H, D), k (..., M, 1 or H, D), v (..., M, 1 or H, V); inside, one batch axis and heads
+before items.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import shortcuts
 from ..batch import Sets, packed_to_padded
+from ..constants import traced_as_constant
 
 _HALF = (torch.bfloat16, torch.float16)
 _CALL = 400
@@ -33,8 +36,8 @@ def attend(
 ) -> Tensor:
     """What the items of q (`sets`) read from the items of k and v (`context_sets`): (..., N, H, V).
 
-    attention_mask: boolean (True = may attend) or added to the logits, (N, M) or (..., [heads,] N, M); a mask per head
-    needs the batch axes.
+    attention_mask: boolean (True = may attend) or added to the logits, (N, M) or (..., [heads,] N, M); a
+    mask per head needs the batch axes.
     """
     if (sets is not None and sets.offsets is not None) or (
         context_sets is not None and context_sets.offsets is not None
@@ -53,7 +56,7 @@ def _attend_packed(
     context_sets: Sets | None,
     attention_mask: Tensor | None,
 ) -> Tensor:
-    """Packed sets: as they are where a kernel takes them so, sample by sample, or padded for the attention call alone."""
+    """Packed sets: directly where a kernel takes offsets, else sample by sample, or padded for this call."""
     if sets is None or context_sets is None or sets.offsets is None or context_sets.offsets is None:
         raise ValueError("queries and keys must both be packed, or neither")
     if attention_mask is not None:
@@ -77,7 +80,7 @@ def _attend_packed(
 
 
 def _padding_is_dear(sets: Sets, context_sets: Sets) -> bool:
-    """Whether padding would waste more than a call per sample costs: about the time of so many pairs of items."""
+    """Whether padding would take longer than one call per sample."""
     if torch.compiler.is_compiling() or not (sets.can_be_read and context_sets.can_be_read):
         return False
     pairs = [n * m for n, m in zip(sets.lengths, context_sets.lengths, strict=True)]
@@ -89,7 +92,7 @@ Ragged = Callable[[Tensor, Tensor, Tensor, float, list[Tensor], list[int]], Tens
 
 def _ragged_kernel(q: Tensor, k: Tensor, v: Tensor) -> Ragged | None:
     """A kernel that takes packed sets with their offsets, so that nothing is padded and nothing masked."""
-    if not q.is_cuda or not q.numel() or not k.numel():
+    if not q.is_cuda or not q.numel() or not k.numel() or not _may_use("packed attention"):
         return None
     is_new = torch.cuda.get_device_capability(q.device) >= (8, 0)
     allowed = torch.backends.cuda
@@ -160,9 +163,9 @@ def _attend_padded(
 
 
 def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys with a few more features, whose products bury the logits of keys that are not valid.
+    """Queries and keys with a few more features, which make the logits of invalid keys hugely negative.
 
-    A mask would cost cuDNN's kernel; this costs a lane, and the keys' weights come out as exact zeros.
+    With a mask cuDNN's kernel could not be used. The weights of the invalid keys come out as exact zeros.
     """
     large = 2.0**15 if q.dtype == torch.float16 else 2.0**60
     more = 8 - q.shape[-1] % 8
@@ -172,7 +175,10 @@ def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
-    """Whether cuDNN's kernel takes these, with `spare` features more: on Hopper it is 1.5 to 1.9 times as fast as the next best (H200)."""
+    """Whether cuDNN's kernel takes these, with `spare` features more.
+
+    It is 1.5 to 1.9 times as fast as the next best kernel (H200).
+    """
     return (
         q.is_cuda
         and q.dtype in _HALF
@@ -180,6 +186,7 @@ def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
         and 0 < v.shape[-1] <= 128
         and min(q.shape[-3], k.shape[-3]) > 1
         and q.numel() > 0
+        and _may_use("cudnn attention")
         and torch.backends.cuda.cudnn_sdp_enabled()
         and torch.backends.cudnn.is_available()
         and not torch.are_deterministic_algorithms_enabled()
@@ -188,12 +195,49 @@ def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Fused attention (B, H, N, D); keys and values may have one head for all, and values another width."""
+    """Fused attention (B, H, N, D); keys and values may be shared by all heads, values of another width."""
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     found = torch.ops.aten._scaled_dot_product_cudnn_attention(
         q, k, v, None, needs_gradient, 0.0, False, False, scale=scale
     )
     return found[0]  # type: ignore[no-any-return]
+
+
+@traced_as_constant
+def _may_use(name: str) -> bool:
+    """Whether the shortcut of this name is on; a compiler asks once."""
+    return next(x for x in shortcuts.EVERY if x.name == name).is_on
+
+
+def _require_arguments(operator: str, *names: str) -> None:
+    """Refuse an operator of another torch that takes its arguments otherwise."""
+    arguments = getattr(torch.ops.aten, operator).default._schema.arguments
+    found = tuple(argument.name for argument in arguments)
+    if found[: len(names)] != names or "scale" not in found:
+        raise TypeError(f"{operator} takes {found}")
+
+
+def _check_cudnn() -> None:
+    _require_arguments(
+        "_scaled_dot_product_cudnn_attention", "query", "key", "value", "attn_bias",
+        "compute_log_sumexp", "dropout_p", "is_causal", "return_debug_mask",
+    )  # fmt: skip
+
+
+def _check_packed() -> None:
+    _require_arguments(
+        "_flash_attention_forward", "query", "key", "value", "cum_seq_q", "cum_seq_k", "max_q",
+        "max_k", "dropout_p", "is_causal", "return_debug_mask",
+    )  # fmt: skip
+    _require_arguments(
+        "_efficient_attention_forward", "query", "key", "value", "bias", "cu_seqlens_q",
+        "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k", "dropout_p", "custom_mask_type",
+        "compute_log_sumexp",
+    )  # fmt: skip
+
+
+shortcuts.CUDNN_ATTENTION.check_with(_check_cudnn)
+shortcuts.PACKED_ATTENTION.check_with(_check_packed)
 
 
 def _widened(x: Tensor, width: int) -> Tensor:
