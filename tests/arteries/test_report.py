@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flashgatr.experiments.arteries.pictures import Wall
 from matplotlib import colormaps
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
@@ -14,7 +15,6 @@ from flashgatr.experiments import drawing, report, runs, sweep
 from flashgatr.experiments.arteries import data, pictures, task
 from flashgatr.experiments.arteries import report as arteries
 from flashgatr.experiments.arteries.metrics import mesh_errors
-from flashgatr.experiments.arteries.pictures import Wall
 from flashgatr.experiments.arteries.shards import write_shard
 from flashgatr.experiments.config import override, save
 from flashgatr.experiments.engine.trainer import fingerprint

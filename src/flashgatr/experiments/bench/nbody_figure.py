@@ -12,7 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from .. import drawing, results
+from .. import results
+from ..nbody.report import data_efficiency
 
 FIGURE = Path("docs/images/nbody.png")
 LABELS = {
@@ -36,7 +37,7 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
     report = {"groups": groups, "reference": nothing, "straight_line": {}}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(
-        drawing.data_efficiency(report, [label for label in LABELS.values() if label in found])
+        data_efficiency.draw(report, [label for label in LABELS.values() if label in found])
     )
     print(f"drew {target} from {source}")
 

@@ -1,6 +1,6 @@
-"""The report on an experiment that has none of its own: tables, learning curves, settings, commands.
+"""The report on an experiment that has none of its own.
 
-Its metrics are those that the experiment declares.
+It has tables of the metrics that the experiment declares, learning curves, settings, commands.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def _results(groups: list[dict[str, Any]], name: str, experiment: Experiment) ->
     """The table of one evaluation set: a row per group, a column per metric that was measured."""
     measured = [group for group in groups if name in group["results"]]
     columns = [
-        key for key in experiment.metrics if any(key in group["results"][name] for group in measured)
+        key
+        for key in experiment.metrics
+        if any(key in group["results"][name] for group in measured)
     ]
     rows = [
         [

@@ -10,6 +10,7 @@ import html
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -107,7 +108,7 @@ def all_runs(
     rows = [
         [run["label"], count_text(run["samples"]), run["seed"], run["best_step"]]
         + [
-            estimate_text(run["results"].get(name, {}).get(metric), None, lambda x: show(metric, x))
+            estimate_text(run["results"].get(name, {}).get(metric), None, partial(show, metric))
             for name, metric in columns.values()
         ]
         + [run["folder"]]

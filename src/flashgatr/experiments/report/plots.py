@@ -32,12 +32,14 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 10.5, "axes.titlelocation": "left", "axes.axisbelow": True,
     "axes.edgecolor": GREY, "axes.linewidth": 0.7, "grid.color": PALE, "grid.linewidth": 0.7,
     "axes.spines.top": False, "axes.spines.right": False,
-    "xtick.color": GREY, "ytick.color": GREY, "xtick.labelcolor": "black", "ytick.labelcolor": "black",
+    "xtick.color": GREY, "ytick.color": GREY,
+    "xtick.labelcolor": "black", "ytick.labelcolor": "black",
 }  # fmt: skip
 _LEGEND_ROW = 0.3  # inches, of the one row of a legend that figures have room for
 _TITLE_LINE = 0.18  # inches
 MOST_ACROSS = 4  # panels or labels
 MOST_WIDE = 11.7  # inches
+MOST_PANELS = 12  # of one picture
 
 
 def draw_all(
@@ -96,7 +98,7 @@ def panels(columns: int, size: tuple[float, float], **options: Any) -> tuple[Any
 def grid(
     titles: Sequence[str], size: tuple[float, float], xlabel: str, ylabel: str, **options: Any
 ) -> tuple[Any, list[Any]]:
-    """A panel per title, a few in a row, with the same x axis. They are narrower than `size` where there are many."""
+    """A panel per title, a few in a row, with the same x axis; many are narrower than `size`."""
     from matplotlib.figure import Figure
 
     rows = math.ceil(len(titles) / MOST_ACROSS)
@@ -119,7 +121,7 @@ def grid(
 
 
 def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Colour and marker of every label; the first of a known model has the model's."""
+    """Colour and marker of every label; the first label of a known model gets the model's own."""
     own, count = dict(LOOKS), len(SPARE_LOOKS)
     # When the colours come again, it is with other markers.
     spare = (
@@ -135,7 +137,10 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def legend(figure: Any, looks: Iterable[dict[str, Any]]) -> None:
-    """As many labels side by side as fit, in lines where one is too wide; the figure grows by what they need."""
+    """A legend above the panels, with as many labels side by side as fit; wide ones are wrapped.
+
+    The figure grows by the height that it needs.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.lines import Line2D
 
@@ -154,7 +159,7 @@ def legend(figure: Any, looks: Iterable[dict[str, Any]]) -> None:
 
 
 def wrapped(text: str, inches: float, size: float = STYLE["font.size"]) -> str:
-    """In lines of at most this width, at this size in points; a $ would begin a formula."""
+    """Text in lines of at most this width, at this size in points; $ is escaped."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -169,7 +174,7 @@ def wrapped(text: str, inches: float, size: float = STYLE["font.size"]) -> str:
 
 
 def sample_ticks(ax: Any, samples: list[int]) -> None:
-    """Ticks at the numbers of samples that there are, and room on both sides."""
+    """Ticks at these numbers of samples, and room on both sides."""
     from matplotlib.ticker import NullLocator
 
     ax.xaxis.set_minor_locator(NullLocator())
@@ -179,7 +184,7 @@ def sample_ticks(ax: Any, samples: list[int]) -> None:
 
 
 def plain_ticks(ax: Any) -> None:
-    """Numbers without exponents on a short logarithmic axis, two or more of them."""
+    """At least two ticks without exponents on a short logarithmic axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5, 7)))

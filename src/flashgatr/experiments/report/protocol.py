@@ -1,6 +1,6 @@
 """The values that pass between this package and an experiment's own report.
 
-    collect finds the runs -> Collected -> Report.compose -> Contents -> writer stores the files
+collect finds the runs -> Collected -> Report.compose -> Contents -> writer stores the files
 """
 
 from __future__ import annotations

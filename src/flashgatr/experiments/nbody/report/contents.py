@@ -51,9 +51,7 @@ def compose(collected: Collected) -> Contents:
 REPORT = Report(compose, required=frozenset({*METRICS, "systems"}))
 
 
-def _draw(
-    collected: Collected, sets: Described, report: dict[str, Any]
-) -> dict[str, bytes | None]:
+def _draw(collected: Collected, sets: Described, report: dict[str, Any]) -> dict[str, bytes | None]:
     runs, labels = collected.runs, collected.labels
     return plots.draw_all(
         {
@@ -64,9 +62,7 @@ def _draw(
                 collected.experiment.count,
                 "mean squared error",
             ),
-            "trajectories.png": lambda: trajectories.draw(
-                trajectories.scenes(runs, sets), labels
-            ),
+            "trajectories.png": lambda: trajectories.draw(trajectories.scenes(runs, sets), labels),
         },
         collected.notes,
     )

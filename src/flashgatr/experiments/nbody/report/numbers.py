@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
-
-import shlex
 
 from ...report import commands as command_lines
 from ...report.protocol import BAD_INPUT, Run

@@ -74,6 +74,4 @@ def _change(results: dict[str, Any]) -> str:
 
 
 def _number(mean: float | None, standard_error: float | None = None) -> str:
-    return markup.estimate_text(
-        mean, standard_error, lambda x: short(x, 2), lambda x: short(x, 0)
-    )
+    return markup.estimate_text(mean, standard_error, lambda x: short(x, 2), lambda x: short(x, 0))
