@@ -8,13 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from ... import LoadError
-from .. import config as configuration
 from .. import runs
 from ..engine.trainer import fingerprint
 from ..experiment import Experiment
-from . import generic
+from . import generic, lookup
 from .labels import identity_of
-from .lookup import known_experiments
 from .protocol import BAD_INPUT, Collected, Report, Run
 
 
@@ -86,11 +84,11 @@ def read_run(folder: Path, experiment: Experiment) -> Run:
 
 
 def _other_experiment(name: str) -> str:
-    if name in known_experiments():
+    if name in lookup.known_experiments():
         return f"this run belongs to the experiment {name!r}; report on one experiment at a time"
     return (
-        f"this run belongs to the experiment {name!r}, which flashgatr does not know; pass the file "
-        "that defines it with --experiment"
+        f"this run belongs to the experiment {name!r}, which flashgatr does not know; pass the "
+        "file that defines it with --experiment"
     )
 
 
@@ -114,6 +112,6 @@ def _main_experiment(folders: Sequence[Path]) -> Experiment:
     names = []
     for folder in folders:
         with suppress(*BAD_INPUT):
-            names.append(configuration.load(folder / runs.CONFIG).experiment)
-    known = known_experiments()
+            names.append(runs.load_config(folder).experiment)
+    known = lookup.known_experiments()
     return known[max(known, key=names.count)]

@@ -10,10 +10,16 @@ from collections.abc import Iterable, Sequence
 from .. import runs as run_folders
 from .. import toml
 from ..config import RunConfig
+from . import lookup
 from .labels import model_settings
 from .protocol import Run
 
-REPORT_AGAIN = "flashgatr report runs --out report"
+
+def report_again(experiment: str) -> str:
+    """The command that makes a report on the runs of the other commands."""
+    argument = lookup.argument_of(experiment)
+    own = "" if argument == experiment else f" --experiment {shlex.quote(argument)}"
+    return f"flashgatr report runs --out report{own}"
 
 
 def train_each(runs: Sequence[Run]) -> list[str]:
@@ -35,7 +41,8 @@ def train_each(runs: Sequence[Run]) -> list[str]:
 
 def train(experiment: str, name: str, options: Iterable[str]) -> str:
     """The command that trains one run in runs/NAME; options are quoted already."""
-    return f"flashgatr train {experiment} --folder runs/{name}" + "".join(
+    argument = shlex.quote(lookup.argument_of(experiment))
+    return f"flashgatr train {argument} --folder runs/{name}" + "".join(
         f" \\\n    --set {option}" for option in options
     )
 

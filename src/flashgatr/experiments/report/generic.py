@@ -23,7 +23,7 @@ def compose(collected: Collected) -> Contents:
     experiment, runs = collected.experiment, collected.runs
     sets = list(dict.fromkeys(name for run in runs for name in run.results))
     groups = groups_of(runs, sets, experiment.metrics)
-    script = "\n".join([*commands.train_each(runs), commands.REPORT_AGAIN])
+    script = "\n".join([*commands.train_each(runs), commands.report_again(experiment.name)])
     numbers = all_numbers(collected, groups, script, experiment=experiment.name)
     curves = [learning_curves.read(run) for run in runs]
     count = experiment.count

@@ -11,7 +11,7 @@ from typing import Any
 from .. import toml
 from ..config import RunConfig
 from ..engine.trainer import identity
-from .lookup import known_experiments
+from . import lookup
 from .protocol import Run
 
 _RESERVED = {"default", "true", "false", "inf", "nan"}
@@ -43,7 +43,7 @@ def labelled(runs: Sequence[Run], models: Mapping[str, str] | None = None) -> li
 def model_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that determine a run, without seed and number of samples, by dotted key."""
     own = {"seed", "data.train_samples"}
-    task = known_experiments()[config.experiment].get("task")
+    task = lookup.known_experiments()[config.experiment].get("task")
     found = identity(config)
     found["data.options"] = getattr(task, "option_defaults", {}) | found["data.options"]
     return dict(x for k, v in found.items() if k not in own for x in _flat(k, v))

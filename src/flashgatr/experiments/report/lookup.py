@@ -26,3 +26,8 @@ def known_experiments() -> dict[str, Experiment]:
         )
         for name, measures in MEASURES.items()
     }
+
+
+def argument_of(experiment: str) -> str:
+    """How a command line names an experiment: by its name, or by the user's file that defines it."""
+    return experiment

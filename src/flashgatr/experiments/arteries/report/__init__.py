@@ -1,6 +1,6 @@
 """The report on artery runs.
 
-    report.json     all numbers: of runs, of groups (mean and standard error over seeds), of the paper
+    report.json     all numbers: of runs, of groups (mean, standard error over seeds), of the paper
     figure.png      ε against the number of training meshes
     curves.png      validation error during training
     histograms.png  ε of every test mesh

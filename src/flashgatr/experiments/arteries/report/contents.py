@@ -118,7 +118,7 @@ def _commands(runs: Sequence[Run]) -> str:
     """A script that makes the runs and the report again; the data are the user's."""
     folders = dict.fromkeys(run.config.data.folder for run in runs)
     comment = f"# the prepared meshes lie in {', '.join(map(shlex.quote, folders))}"
-    return "\n".join([comment, *commands.train_each(runs), commands.REPORT_AGAIN])
+    return "\n".join([comment, *commands.train_each(runs), commands.report_again("arteries")])
 
 
 def _texts(synthetic: Sequence[bool]) -> tuple[str, str, dict[str, str]]:

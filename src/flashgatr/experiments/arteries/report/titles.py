@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 TITLE = "Arteries: wall shear stress"
-INTRODUCTION = """<p>Models see the wall of a vessel, its nodes with normals and their distance from the
-inlet, and predict the stress that the flow exerts on it. The error of a mesh is ε = √(Σ‖ŷ − y‖² / Σ‖y‖²)
-over its nodes away from both ends; the number to compare is the mean over test meshes. Labels come from
-simulations and carry noise of their own, of up to about 5 %: differences of less than 0.3 points mean
-little. ± is the standard error over seeds.</p>"""
-SYNTHETIC = """<p><strong>{some} vessels are synthetic: flashgatr made them, and they are not the paper's
-data.</strong> Errors on them cannot be compared with the paper's numbers.</p>"""
+INTRODUCTION = """<p>Models see the wall of a vessel, its nodes with normals and their distance from
+the inlet, and predict the stress that the flow exerts on it. The error of a mesh is
+ε = √(Σ‖ŷ − y‖² / Σ‖y‖²) over its nodes away from both ends; the number to compare is the mean over
+test meshes. Labels come from simulations and carry noise of their own, of up to about 5 %:
+differences of less than 0.3 points mean little. ± is the standard error over seeds.</p>"""
+SYNTHETIC = """<p><strong>{some} vessels are synthetic: flashgatr made them, and they are not the
+paper's data.</strong> Errors on them cannot be compared with the paper's numbers.</p>"""
 MODELS = {
     "gatr": "GATr",
     "transformer": "Transformer",
@@ -28,17 +28,20 @@ VARIANTS = {
 }
 """How the test meshes of a set differ from `test`."""
 CAPTIONS = {
-    "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, and its "
-    "standard error.",
+    "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, "
+    "and its standard error.",
     "curves.png": "Mean ε on the validation meshes during training, in %, one line per run.",
     "histograms.png": "How many test meshes have which ε. Dashed: the mean.",
-    "scatter.png": "Predicted against true size of the stress at the nodes of a few test meshes. On "
-    "the line, they agree.",
-    "maps.png": "Walls, chosen by the rank of GATr's ε on them, which stands above each: the size of "
-    "the true stress, of the predicted one, and of their difference, in dyn/cm². Grey: seen by "
+    "scatter.png": "Predicted against true size of the stress at the nodes of a few test meshes. "
+    "On the line, they agree.",
+    "maps.png": "Walls, chosen by the rank of GATr's ε on them, which stands above each: the size "
+    "of the true stress, of the predicted one, and of their difference, in dyn/cm². Grey: seen by "
     "models, and not counted.",
 }
-PAPER_CAPTION = "Grey: the paper's, with 1,600 training meshes (filled: random orientations, hollow: canonical)."
+PAPER_CAPTION = (
+    "Grey: the paper's, with 1,600 training meshes "
+    "(filled: random orientations, hollow: canonical)."
+)
 """Follows the caption of figure.png where the paper's numbers are drawn."""
 REFERENCE: dict[str, Any] = {
     "source": "the paper's table 2",

@@ -1,8 +1,8 @@
 """Pictures of walls: the true and the predicted stress on them.
 
-Walls are seen along the axis in which they spread least: canonical vessels lie in a plane, and their
-halves on both sides of it are alike. If a mesh has faces, those that look towards us are painted;
-otherwise its nodes are. Everything shown is passed in.
+Walls are seen along the axis in which they spread least: canonical vessels lie in a plane, and
+their halves on both sides of it are alike. If a mesh has faces, those that look towards us are
+painted; otherwise its nodes are. Everything shown is passed in.
 """
 
 from __future__ import annotations

@@ -21,7 +21,10 @@ SHOWN_WALLS = {"best": 0.0, "median": 0.5, "90 % quantile": 0.9, "worst": 1.0}
 
 
 def choose(runs: Sequence[Run]) -> list[Wall]:
-    """Test meshes by the rank of the best GATr's error, with its and the best Transformer's predictions."""
+    """Test meshes at quantiles of the best GATr's error, with predictions.
+
+    These are its own and the best Transformer's.
+    """
     able = [run for run in runs if mean_error(run) < math.inf and (run.folder / "model").is_dir()]
     able.sort(key=mean_error)
     best = next((run for run in able if run.config.model.name == "gatr"), None)
@@ -49,7 +52,7 @@ def choose(runs: Sequence[Run]) -> list[Wall]:
 
 
 def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
-    """Some test meshes, canonically oriented, with a run's predictions turned back to that."""
+    """Test meshes in canonical orientation, with a run's predictions turned back to it."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(run.config).float().eval().to(device)
     options = Options.read(run.config.data.options)

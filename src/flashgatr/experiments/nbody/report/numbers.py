@@ -82,7 +82,7 @@ def commands(runs: Sequence[Run], sets: Described) -> str:
                 + command_lines.train("nbody", name, options)
                 + "\ndone; done"
             )
-    return "\n".join([*lines, command_lines.REPORT_AGAIN])
+    return "\n".join([*lines, command_lines.report_again("nbody")])
 
 
 def _data_command(place: str, described: dict[str, data.Description]) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 TITLE = "n-body: where will the bodies be?"
-INTRODUCTION = """<p>Models see masses, positions and velocities of bodies that attract each other, and
-predict their positions after a while. The error of a system is the mean square of the differences of all
-coordinates. A few systems in which bodies nearly collide dominate the mean. Median, 90 % quantile and the
-mean of the best 99 % of the systems therefore stand beside it. ± is the standard error over seeds.</p>"""
+INTRODUCTION = """<p>Models see masses, positions and velocities of bodies that attract each other,
+and predict their positions after a while. The error of a system is the mean square of the
+differences of all coordinates. A few systems in which bodies nearly collide dominate the mean.
+Therefore median, 90 % quantile and the mean of the best 99 % of the systems stand beside it. ±
+is the standard error over seeds.</p>"""
 MODELS = {"gatr": "GATr", "transformer": "Transformer", "mlp": "MLP"}
 SETS = {
     "eval": (
@@ -26,12 +27,12 @@ SETS = {
 """Evaluation sets: title and explanation."""
 METRICS = {"mse": "mean", "median": "median", "q90": "90 % quantile", "trimmed": "best 99 %"}
 CAPTIONS = {
-    "figure.png": "Mean over seeds of the mean squared error, and its standard error. Grey dashes: the "
-    "README of the authors' code. Dotted: the guess that all bodies move on straight lines.",
+    "figure.png": "Mean over seeds of the mean squared error, and its standard error. Grey dashes: "
+    "the README of the authors' code. Dotted: the guess that all bodies move on straight lines.",
     "curves.png": "Mean squared error on the validation set during training, one line per run.",
     "trajectories.png": "Four of the new systems, chosen by the rank of GATr's error, which stands "
-    "above each, and seen along the axis in which they spread least. A thin line leads from where a "
-    "body ends to where a model puts it.",
+    "above each, and seen along the axis in which they spread least. A thin line leads from where "
+    "a body ends to where a model puts it.",
 }
 REFERENCE: dict[str, Any] = {
     "source": "README of the authors' code",

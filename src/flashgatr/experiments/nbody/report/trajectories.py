@@ -1,4 +1,4 @@
-"""The picture of a few systems: true paths of their bodies, and where models put these in the end."""
+"""The picture of a few systems: true paths of their bodies, and final positions as predicted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ MOST_PREDICTED = 1000  # systems: seconds for the paper's network on a CPU
 class Scene:
     """One system of n bodies.
 
-    mass: (n).  paths: the true ones, (frames, n, 3).  predictions: per model, the final positions (n, 3).
+    mass: (n).  paths: the true ones, (frames, n, 3).
+    predictions: per label, the final positions (n, 3).
     """
 
     title: str
@@ -40,7 +41,10 @@ class Scene:
 
 
 def scenes(runs: Sequence[Run], sets: Described) -> list[Scene]:
-    """Systems on which the best GATr is good or bad, with its and the best Transformer's predictions."""
+    """Systems at quantiles of the best GATr's error, with predictions.
+
+    These are its own and the best Transformer's.
+    """
     best: dict[str, Run] = {}
     for run in sorted(runs, key=_eval_error):
         if _eval_error(run) < math.inf and (run.folder / "model").is_dir():
