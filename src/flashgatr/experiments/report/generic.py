@@ -36,7 +36,7 @@ def compose(collected: Collected) -> Contents:
         collected.notes,
     )
     sections = [
-        Section("Results", "".join(_results(groups, name, experiment) for name in sets)),
+        Section("Results", "".join(_results(collected, groups, name) for name in sets)),
         Section("Training", markup.figure(learning_curves.FILE, pictures, CAPTION)),
         Section(
             "Reproduce",
@@ -54,8 +54,12 @@ def compose(collected: Collected) -> Contents:
 REPORT = Report(compose)
 
 
-def _results(groups: list[dict[str, Any]], name: str, experiment: Experiment) -> str:
+def _results(collected: Collected, groups: list[dict[str, Any]], name: str) -> str:
     """The table of one evaluation set: a row per group, a column per metric that was measured."""
+    experiment = collected.experiment
+    counts = {run.results.get(name, {}).get(experiment.count) for run in collected.runs}
+    size = " or ".join(f"{n:,.0f}" for n in sorted(n for n in counts if n is not None))
+    about = f"<p>{size} {markup.escape(experiment.count)}.</p>" if size else ""
     measured = [group for group in groups if name in group["results"]]
     columns = [
         key
@@ -74,7 +78,7 @@ def _results(groups: list[dict[str, Any]], name: str, experiment: Experiment) ->
     ]
     head = ["model", f"training {experiment.count}", "steps", "seeds"]
     head += [_title(experiment, key) for key in columns]
-    return f"<h3>{markup.escape(name)}</h3>" + markup.table(head, rows)
+    return f"<h3>{markup.escape(name)}</h3>{about}" + markup.table(head, rows)
 
 
 def _runs(runs: list[dict[str, Any]], sets: list[str], experiment: Experiment) -> str:
