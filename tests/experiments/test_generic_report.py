@@ -4,16 +4,24 @@ import ast
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flashgatr import LoadError, experiments
 from flashgatr.experiments import report, runs
-from flashgatr.experiments.config import DataConfig, ModelConfig, RunConfig, TrainConfig, save
+from flashgatr.experiments.config import (
+    ConfigError,
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+    save,
+)
 from flashgatr.experiments.engine.trainer import fingerprint
 from flashgatr.experiments.experiment import Experiment, Metric
-from flashgatr.experiments.report import lookup
+from flashgatr.experiments.report import generic, lookup, markup
 from flashgatr.experiments.report.protocol import Contents, Report, Section
 
 EXPERIMENTS = Path(experiments.__file__).parent
@@ -140,6 +148,27 @@ def test_a_report_of_its_own_decides_what_stands_on_the_page(declare, tmp_path):
     assert "<h2>Mine &amp; yours</h2><p>text</p>" in page
     assert "Empty" not in page
     assert "<li>1 runs of springs</li>" in page
+
+
+def test_a_report_can_add_to_the_generic_one(declare, tmp_path):
+    def compose(collected):
+        contents = generic.compose(collected)
+        mine = Section("Mine", markup.table(["spring", "length"], [["soft", 2.5]]))
+        return replace(contents, sections=[mine, *contents.sections])
+
+    declare(report=Report(compose))
+    fake(tmp_path / "runs/a")
+    _, page = write(tmp_path / "runs", tmp_path / "out")
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles == ["Mine", "Results", "Training", "Reproduce"]
+    assert "<td>soft</td><td>2.5</td>" in page
+
+
+def test_a_report_of_another_type_is_refused(declare, tmp_path):
+    declare(report=print)
+    fake(tmp_path / "runs/a")
+    with pytest.raises(ConfigError, match="report of the experiment 'springs' must be a Report"):
+        report.write([tmp_path / "runs"], tmp_path / "out")
 
 
 def test_runs_of_an_unknown_experiment_say_what_to_do(tmp_path):

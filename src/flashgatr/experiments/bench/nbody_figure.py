@@ -6,14 +6,13 @@ It measures nothing and needs no GPU; `draw` makes docs/images/nbody.png.
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from .. import results
 from ..nbody.report import data_efficiency
+from ..report.numbers import estimate
 
 FIGURE = Path("docs/images/nbody.png")
 LABELS = {
@@ -56,10 +55,5 @@ def read(source: Path) -> list[dict[str, Any]]:
         group = groups.setdefault(
             (label, samples), {"label": label, "samples": samples, "results": {}}
         )
-        group["results"][name] = {"mse": _summary(list(values[label, samples, name].values()))}
+        group["results"][name] = {"mse": estimate(list(values[label, samples, name].values()))}
     return list(groups.values())
-
-
-def _summary(values: list[float]) -> dict[str, float | None]:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "standard_error": error}

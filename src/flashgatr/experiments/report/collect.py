@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ... import LoadError
 from .. import runs
+from ..config import ConfigError
 from ..engine.trainer import fingerprint
 from ..experiment import Experiment
 from . import generic, lookup
@@ -21,6 +22,7 @@ def collect(paths: Sequence[Path]) -> Collected:
     notes: list[str] = []
     folders, empty = _run_folders(paths)
     experiment = _main_experiment(folders)
+    report = report_of(experiment)
     found: dict[object, Run] = {}
     unreadable: dict[str, str] = {}
     unfinished, foreign = [], []
@@ -29,7 +31,7 @@ def collect(paths: Sequence[Path]) -> Collected:
             unfinished.append(str(folder))
             continue
         try:
-            run = read_run(folder, experiment)
+            run = read_run(folder, experiment, report)
         except BAD_INPUT as error:
             unreadable[str(folder)] = f"{error}" or type(error).__name__
             continue
@@ -55,13 +57,19 @@ def collect(paths: Sequence[Path]) -> Collected:
 
 def report_of(experiment: Experiment) -> Report:
     """The experiment's own report, or the generic one."""
-    found: Report = experiment.get("report") or generic.REPORT
+    found = experiment.get("report")
+    if found is None:
+        return generic.REPORT
+    if not isinstance(found, Report):
+        raise ConfigError(
+            f"the report of the experiment {experiment.name!r} must be a Report of "
+            f"flashgatr.experiments.report.protocol, got {type(found).__name__}"
+        )
     return found
 
 
-def read_run(folder: Path, experiment: Experiment) -> Run:
+def read_run(folder: Path, experiment: Experiment, report: Report) -> Run:
     """A finished run of this experiment; other folders raise an error that says what they lack."""
-    report = report_of(experiment)
     config = runs.load_config(folder)
     if config.experiment != experiment.name:
         raise LoadError(_other_experiment(config.experiment))

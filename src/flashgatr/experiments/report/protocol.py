@@ -1,6 +1,14 @@
 """The values that pass between this package and an experiment's own report.
 
-collect finds the runs -> Collected -> Report.compose -> Contents -> writer stores the files
+`collect` finds runs and returns `Collected`; the experiment's `Report.compose` makes `Contents` of
+them, and `writer` stores these. An experiment can add to the generic report:
+
+    def compose(collected: Collected) -> Contents:
+        contents = generic.compose(collected)
+        mine = Section("Mine", markup.table(["spring", "length"], [["soft", 2.5]]))
+        return replace(contents, sections=[mine, *contents.sections])
+
+    EXPERIMENT = Experiment("springs", ..., report=Report(compose))
 """
 
 from __future__ import annotations
