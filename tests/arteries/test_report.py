@@ -1,4 +1,4 @@
-"""The report on artery runs: every number, beside the paper's, with pictures where the meshes are at hand."""
+"""The report on artery runs: every number beside the paper's; pictures if the meshes are there."""
 
 import json
 from pathlib import Path

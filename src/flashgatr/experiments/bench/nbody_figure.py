@@ -1,4 +1,4 @@
-"""The paper's n-body figure from what `sweep --record` has recorded: error against the number of training systems.
+"""The paper's n-body figure, from results of `sweep --record`: error against training systems.
 
 It measures nothing and needs no GPU; `draw` makes docs/images/nbody.png.
 """
@@ -29,7 +29,8 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
     groups = read(source)
     if not groups:
         raise ValueError(
-            f"{source} has no runs of recipes/nbody_figure.toml; make some with flashgatr sweep --record"
+            f"{source} has no runs of recipes/nbody_figure.toml; make some with "
+            "flashgatr sweep --record"
         )
     found = {group["label"] for group in groups}
     nothing: dict[str, Any] = {"set": None, "mse": {}, "samples": 1}

@@ -29,5 +29,5 @@ def known_experiments() -> dict[str, Experiment]:
 
 
 def argument_of(experiment: str) -> str:
-    """How a command line names an experiment: by its name, or by the user's file that defines it."""
+    """How a command line names an experiment: by name, or by the user's file that defines it."""
     return experiment
