@@ -16,13 +16,13 @@ import typer
 from matplotlib import pyplot
 
 from flashgatr.experiments import cli, config, registry, toml
-from flashgatr.experiments.arteries.report import REFERENCE as ARTERIES
+from flashgatr.experiments.arteries.report.titles import REFERENCE as ARTERIES
 from flashgatr.experiments.bench import NAMES, numerics, scaling
 from flashgatr.experiments.engine.trainer import identity
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
+from flashgatr.experiments.nbody.report.titles import REFERENCE
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
-from flashgatr.experiments.report import REFERENCE
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
