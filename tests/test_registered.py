@@ -16,7 +16,7 @@ from flashgatr.functional.attention import _switched_off
 from flashgatr.kernels import cpu
 from flashgatr.kernels.cpu.deferred import settle
 from flashgatr.kernels.cpu.library import library
-from flashgatr.kernels.cuda import launch
+from flashgatr.kernels.cuda import compiled, launch
 from flashgatr.kernels.operator import Operator
 from flashgatr.kernels.paths import plain_kernels
 
@@ -212,7 +212,7 @@ def test_without_triton_there_are_no_kernels(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "flashgatr.kernels.cuda.triton_kernels", raising=False)
     with pytest.raises(AttributeError, match="no kernel norm_forward: Triton is not installed"):
-        _ = launch.Kernels().norm_forward
+        _ = compiled.Kernels().norm_forward
 
 
 def test_an_interpreted_kernel_is_called_as_it_is():

@@ -1,7 +1,5 @@
 """flashgatr: the Geometric Algebra Transformer, from geometric objects to GATr and back."""
 
-__version__ = "0.1.0"
-
 from . import nn as nn
 from . import ops as ops
 from . import versors as versors
@@ -45,3 +43,4 @@ from .geometry import extract_translation as extract_translation
 from .io import LoadError as LoadError
 from .model import GATr as GATr
 from .model import GATrBlock as GATrBlock
+from .version import __version__ as __version__

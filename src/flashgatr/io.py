@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from . import __version__
+from .version import __version__
 
 Net = TypeVar("Net", bound=nn.Module)
 

@@ -18,6 +18,7 @@ SPEED = (
     "inference-latency",
     "cpu-step",
     "operators",
+    "shortcuts",
     "libraries",
 )
 """How fast it is; `nbody-step` comes first, because it times the first call of a process."""

@@ -38,6 +38,7 @@ UNITS = {
     "difference": "cm",
     "forward error": "1",
     "gradient error": "1",
+    "worth": "1",
 }
 """Unit of every metric."""
 WARMUP, REPEATS, FEWEST = 3, 15, 3

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...kernels import paths
-from ...kernels.cuda.launch import kernels
+from ...kernels.cuda.compiled import kernels
 
 
 class FlatAdam:

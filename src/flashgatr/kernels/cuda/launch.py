@@ -23,22 +23,6 @@ _ALIGNED = 16
 _LARGE = 1 << 31
 
 
-class Kernels:
-    """The functions of `triton_kernels`, imported when the first is needed: Triton may be missing."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            from . import triton_kernels
-        except ImportError as error:
-            raise AttributeError(f"there is no kernel {name}: Triton is not installed") from error
-        found = getattr(triton_kernels, name)
-        setattr(self, name, found)
-        return found
-
-
-kernels = Kernels()
-
-
 class Kernel:
     """`kernel[grid](*arguments, **constants)`, as of a function under triton.jit."""
 

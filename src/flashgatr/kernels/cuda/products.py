@@ -33,7 +33,8 @@ from ..rows import (
     nothing,
     parameter_factors,
 )
-from .launch import Bound, kernels
+from .compiled import kernels
+from .launch import Bound
 from .side_stream import on_side_stream
 
 ONES = 8
@@ -213,7 +214,7 @@ def _small_product(
     m: int, k: int, n: int, row: int, column: int, has_bias: bool, ready: bool, rounds: bool
 ) -> Bound:
     tile = _product_tile(m, n)
-    return kernels.small_product.bound(  # type: ignore[no-any-return]
+    return kernels.small_product.bound(
         (math.ceil(m / tile["BM"]), math.ceil(n / tile["BN"])),
         N=n, K=k, b_row=row, b_column=column, HAS_BIAS=has_bias, READY=ready, ROUND=rounds, **tile,
     )  # fmt: skip

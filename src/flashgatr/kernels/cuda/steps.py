@@ -17,7 +17,8 @@ from torch import Tensor
 from ...algebra import BLADES, EUCLIDEAN
 from ..plan import HeadLayout, Sizes
 from ..rows import ATTENDED
-from .launch import Bound, kernels
+from .compiled import kernels
+from .launch import Bound
 from .products import KEPT, ONES, aligned, column_sums, feeds_small_product, normed_width
 from .side_stream import on_side_stream
 

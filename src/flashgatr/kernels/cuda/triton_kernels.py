@@ -17,7 +17,6 @@ from ...algebra import BLADES, E123, EUCLIDEAN, NULL, POINT, POINT_SIGN
 from ...versors import SHIFT
 from ..codegen import INTEGERS, REALS, sums
 from ..rows import ALIGN, ENTRY, ORDER, ZERO
-from .launch import Kernel
 
 _FREE = ["T"]  # no new compilation for another number of items
 
@@ -788,21 +787,13 @@ def _compile(title: str, source: str) -> Any:
     return module
 
 
-_generated = [_compile(title, source()) for title, source in (
-    ("gate", _gate_source), ("bilinear", _bilinear_source), ("ends", _ends_source),
-)]  # fmt: skip
-norm_forward, norm_backward = Kernel(norm_forward), Kernel(norm_backward)
-features_forward, features_backward = Kernel(features_forward), Kernel(features_backward)
-small_attention_forward = Kernel(small_attention_forward)
-small_attention_backward = Kernel(small_attention_backward)
-small_product, prepare, collapse = Kernel(small_product), Kernel(prepare), Kernel(collapse)
-column_sums, adam = Kernel(column_sums), Kernel(adam)
-gate_forward, gate_backward = (
-    Kernel(_generated[0].__dict__[f"gate_{x}"]) for x in ("forward", "backward")
-)
-bilinear_forward, bilinear_backward = (
-    Kernel(_generated[1].__dict__[f"bilinear_{x}"]) for x in ("forward", "backward")
-)
-survey, enter, leave, leave_backward = (
-    Kernel(_generated[2].__dict__[x]) for x in ("survey", "enter", "leave", "leave_backward")
-)
+_gates, _bilinear, _ends = (
+    _compile(title, source())
+    for title, source in (
+        ("gate", _gate_source), ("bilinear", _bilinear_source), ("ends", _ends_source),
+    )
+)  # fmt: skip
+gate_forward, gate_backward = _gates.gate_forward, _gates.gate_backward
+bilinear_forward, bilinear_backward = _bilinear.bilinear_forward, _bilinear.bilinear_backward
+survey, enter = _ends.survey, _ends.enter
+leave, leave_backward = _ends.leave, _ends.leave_backward

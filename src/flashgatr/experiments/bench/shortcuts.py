@@ -1,0 +1,64 @@
+"""What each way around torch and Triton (see `flashgatr.shortcuts`) is worth: a step with it and without it.
+
+Small sets: forward and backward of the n-body network, eagerly, where Python counts. Large sets (GPU
+only): forward and backward of the artery network on padded and on packed sets, where attention counts. All
+variants of a workload take turns in one process; `worth` is the time without the shortcut over the time
+with all of them.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+
+import torch
+
+from ... import shortcuts
+from ...shortcuts import Shortcut
+from . import timing, workload
+from .nbody_step import RandomSystems
+from .timing import Found, Report, Step
+
+SMALL = (shortcuts.DIRECT_CALLS, shortcuts.BLOCK_NODE, shortcuts.FLAT_TENSORS)
+MESHES, NODES = 8, 4000
+ROUNDS = 30
+PATIENCE = 30_000.0
+"""Milliseconds for all rounds of a workload."""
+
+
+def workloads(device: torch.device) -> Iterator[tuple[str, Step, tuple[Shortcut, ...]]]:
+    """Name, step and the shortcuts that it takes."""
+    small = RandomSystems("gatr", device).gradients
+    if device.type != "cuda":
+        yield "small sets", small, SMALL
+        return
+    yield "small sets", small, (*SMALL, shortcuts.TRITON_LAUNCH)
+    work = workload.gatr("arteries", device)
+    padded = work.sample(MESHES, NODES)
+    yield "large sets", lambda: work.step(padded), (shortcuts.CUDNN_ATTENTION,)
+    sizes = torch.linspace(NODES // 2, NODES, MESHES).long()
+    offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).to(device)
+    packed = work.sample(int(sizes.sum()), offsets=offsets, max_items=int(sizes.max()))
+    yield "packed sets", lambda: work.step(packed), (shortcuts.PACKED_ATTENTION,)
+
+
+def without(shortcut: Shortcut, step: Step) -> Step:
+    def call() -> None:
+        with shortcut.off():
+            step()
+
+    return call
+
+
+def run() -> None:
+    device = timing.pick_device()
+    report = Report("shortcuts", keep=True)
+    for name, step, used in workloads(device):
+        steps = [step, *(without(shortcut, step) for shortcut in used)]
+        found = timing.in_turn(steps, device, repeats=ROUNDS, patience=PATIENCE)
+        everything, *others = (statistics.median(times) for times in found)
+        report.add("gatr", {"work": name, "without": "nothing"}, Found({"time": everything}))
+        for shortcut, value in zip(used, others, strict=True):
+            settings = {"work": name, "without": shortcut.name}
+            report.add("gatr", settings, Found({"time": value, "worth": value / everything}))
+    report.show()
