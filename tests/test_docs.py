@@ -15,14 +15,14 @@ import torch
 import typer
 from matplotlib import pyplot
 
-from flashgatr.experiments import cli, config, registry, toml
+from flashgatr.experiments import cli, config, table
 from flashgatr.experiments.arteries.report import REFERENCE as ARTERIES
 from flashgatr.experiments.bench import NAMES, numerics, scaling
-from flashgatr.experiments.engine.trainer import identity
+from flashgatr.experiments.cli import presets
 from flashgatr.experiments.nbody import data
-from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 from flashgatr.experiments.report import REFERENCE
+from flashgatr.train import identity, toml
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -117,7 +117,7 @@ def test_the_reference_names_every_public_name():
 
 def test_the_page_shows_what_the_command_counts():
     text = (ROOT / "docs" / "parameters.md").read_text()
-    for row in cli.rows():
+    for row in presets.rows():
         line = rf"^{row.preset} .*{row.network.__name__} .* {row.parameters:,} "
         assert re.search(line, text, re.MULTILINE), row.preset
 
@@ -709,6 +709,6 @@ def test_the_page_describes_the_data_and_the_models():
     text = section("nbody", "The models")
     for model, name in NETWORKS.items():
         with torch.device("meta"):
-            network = registry.build("nbody", model, {})
+            network = table.find("nbody").build(model, {})
         number = sum(p.numel() for p in network.parameters())
         assert re.search(rf"^\| {name} \|.*\| {number:,} \|$", text, re.MULTILINE), (name, number)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashgatr.experiments import toml
 from flashgatr.experiments.config import (
     ConfigError,
     DataConfig,
@@ -24,6 +23,7 @@ from flashgatr.experiments.config import (
     suggest,
     to_dict,
 )
+from flashgatr.train import toml
 
 RICH = RunConfig(
     folder='runs/"quoted" \\ и ü\n',

@@ -16,7 +16,6 @@ from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
 from ..baselines.transformer import Transformer
-from ..registry import register
 
 Prediction = tuple[Tensor, Tensor]
 """Positions (B, n, 3), and the regulariser (a number)."""
@@ -54,19 +53,19 @@ class PlainNBody(nn.Module):
         return out, features.new_zeros(())
 
 
-@register("nbody", "gatr")
 def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
-@register("nbody", "transformer")
 def transformer(**options: Any) -> nn.Module:
     return PlainNBody(Transformer(7, 3, **options))
 
 
-@register("nbody", "mlp")
 def mlp(bodies: int = 4, **options: Any) -> nn.Module:
     return PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
+
+
+MODELS = {"gatr": gatr, "transformer": transformer, "mlp": mlp}
 
 
 def fits(model: nn.Module, bodies: int) -> bool:

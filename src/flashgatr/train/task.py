@@ -1,4 +1,4 @@
-"""What the engine needs to know of an experiment."""
+"""What the trainer needs to know: the data, the model, the loss and the metrics."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-Batch = tuple[Tensor, ...]
+from .batch import Batch as Batch
 
 
 class Task(Protocol):
     """Data, model, loss and metrics of one experiment, on one device.
+
+    A batch is a NamedTuple or dataclass of tensors (or None) that the task defines: see `batch`.
 
     A task whose data lie on the device may set `gathers_on_device`: a step captured as a CUDA graph then calls `batch` with
     numbers that are there already, and must find everything it does there captured.

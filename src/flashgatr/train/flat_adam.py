@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...kernels import paths
-from ...kernels.launch import kernels
+from ..kernels import paths
+from ..kernels.launch import kernels
 
 
 class FlatAdam:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .. import config as configuration
+from . import settings
 
 FILE = "log.jsonl"
 
@@ -138,7 +138,7 @@ def _forget_after(path: Path, step: int) -> None:
     if path.exists():
         kept = [line for line in read(path.parent) if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
-        configuration.write_atomically(path, text)
+        settings.write_atomically(path, text)
 
 
 def _tensorboard(folder: Path, start: int) -> Any:

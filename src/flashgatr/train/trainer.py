@@ -20,14 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import config as configuration
-from ..config import ConfigError, RunConfig, TrainConfig
 from . import checkpoint as checkpoints
-from . import distributed
+from . import distributed, settings
 from .checkpoint import Checkpoint
 from .distributed import World
 from .log import Log
 from .order import batch_indices, mix
+from .settings import ConfigError, RunConfig, TrainConfig
 from .stepper import Stepper, make_optimizer, set_learning_rate
 from .task import Task
 
@@ -138,7 +137,7 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         self.task.model.train()
         weight = self.world.size * self._count(mine) / self._count(indices)
-        batch = (mine,) if stepper.takes_numbers else self.task.batch(mine)
+        batch = mine if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
             with torch.no_grad():
@@ -336,7 +335,7 @@ _FREE = {"folder", "device", "data.folder"} | {
 
 def identity(config: RunConfig) -> dict[str, Any]:
     """The settings that determine a run's weights, by dotted key; where it runs and how often it saves do not."""
-    values = configuration.to_dict(config)
+    values = settings.to_dict(config)
     for table in ("model", "data", "train"):
         values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
     if not values["model.start"]:
