@@ -26,7 +26,7 @@ def experiments_with(field: str) -> typer.Typer:
 
     class Group(TyperGroup):
         def list_commands(self, context: Any) -> list[str]:
-            return [name for name in table.names() if getattr(table.find(name), field) is not None]
+            return _names(field)
 
         def get_command(self, context: Any, name: str) -> Any:
             return _command(table.resolve(name), field)
@@ -39,11 +39,18 @@ def experiments_with(field: str) -> typer.Typer:
     )
 
 
+def _names(field: str) -> list[str]:
+    return [name for name in table.names() if getattr(table.find(name), field) is not None]
+
+
 def _command(experiment: Experiment, field: str) -> Any:
     """The subcommand of one experiment, from its annotated function."""
     function = experiment.get(field)
     if function is None:
-        raise ValueError(f"the experiment {experiment.name!r} has no command {field!r}")
+        raise ValueError(
+            f"there is no command {field} for the experiment {experiment.name!r}; expected "
+            f"{' or '.join(_names(field))}"
+        )
     app = typer.Typer(add_completion=False)
     app.command(experiment.name)(function)
     return typer.main.get_command(app)
