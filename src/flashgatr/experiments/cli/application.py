@@ -26,6 +26,7 @@ def application() -> typer_module.Typer:
     from .per_experiment import experiments_with
 
     app = typer.Typer(
+        cls=commands.Commands,
         help="Experiments of the Geometric Algebra Transformer.",
         add_completion=False,
         no_args_is_help=True,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
+from typer.core import TyperGroup
 
 Folder = Annotated[Path, typer.Option("--folder", "-f", help="Where the files go.")]
 Changes = Annotated[
@@ -16,6 +17,28 @@ Changes = Annotated[
         "--set", "-s", metavar="KEY=VALUE", help="Change one setting, such as train.steps=500."
     ),
 ]
+
+
+ORDER = [
+    "demo",
+    "data",
+    "train",
+    "eval",
+    "predict",
+    "report",
+    "sweep",
+    "bench",
+    "convert",
+    "doctor",
+    "parameters",
+]  # as a user needs them
+
+
+class Commands(TyperGroup):
+    """All subcommands, in the order of `ORDER`."""
+
+    def list_commands(self, context: Any) -> list[str]:
+        return sorted(super().list_commands(context), key=ORDER.index)
 
 
 def _show_version(wanted: bool) -> None:
