@@ -119,6 +119,15 @@ def test_the_reference_names_every_public_name():
         assert re.search(rf"\b{name}$", text, re.MULTILINE), name
 
 
+def test_the_reference_names_every_public_name_of_training():
+    text = (ROOT / "docs" / "api.md").read_text().partition("## flashgatr.train\n")[2]
+    source = (ROOT / "src" / "flashgatr" / "train" / "__init__.py").read_text()
+    public = re.findall(r"^from .* import .* as (\w+)$", source, re.MULTILINE)
+    assert len(public) > 12
+    for name in public:
+        assert re.search(rf"(:: |\.|, ){name}$", text, re.MULTILINE), name
+
+
 def test_the_page_shows_what_the_command_counts():
     text = (ROOT / "docs" / "parameters.md").read_text()
     for row in presets.rows():

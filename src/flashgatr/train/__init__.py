@@ -24,7 +24,6 @@ from .settings import DataConfig as DataConfig
 from .settings import ModelConfig as ModelConfig
 from .settings import RunConfig as RunConfig
 from .settings import TrainConfig as TrainConfig
-from .task import Batch as Batch
 from .task import Divisible as Divisible
 from .task import Task as Task
 from .toml import ConfigError as ConfigError
