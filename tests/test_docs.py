@@ -189,7 +189,7 @@ def test_the_page_has_every_setting_with_its_default():
 
 
 def test_the_tutorial_is_a_file_that_the_commands_take(folder):
-    """Its blocks up to the commands are forces.py; then every `flashgatr` line that it shows runs."""
+    """Its blocks up to the commands are forces.py; then every `flashgatr` line runs."""
     text = (ROOT / "docs" / "tutorial.md").read_text()
     file, _, rest = text.partition("## From data to report")
     Path("forces.py").write_text("\n\n".join(BLOCK.findall(file)))

@@ -25,7 +25,7 @@ def generic_files():
 
 
 def named(text):
-    """The experiments' names in a text, also as a part of a longer word, and the words of their content."""
+    """Names of experiments in a text, also within longer words, and words for their content."""
     parts = [name for name in table.BUILT_IN if name in text.lower()]
     return {*parts, *(word for word in CONTENT if re.search(rf"\b{word}\b", text.lower()))}
 

@@ -1,4 +1,4 @@
-"""The settings' earlier import path: defaults are those of the file's experiment, or of the first one."""
+"""The settings' earlier import path: defaults are those of the file's, or the first, experiment."""
 
 import pytest
 

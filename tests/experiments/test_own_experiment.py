@@ -19,7 +19,7 @@ RECIPE = '[run.train]\nsteps = 4\n[grid]\nseed = [0, 1]\n"model.options.bias" = 
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch):
-    """A folder with the file and its data, in a process that knows the built-in experiments only."""
+    """A folder with the file, in a process that knows the built-in experiments only."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(table, "_files", {})
     monkeypatch.setattr(sys, "path", [*sys.path])

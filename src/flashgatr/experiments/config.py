@@ -1,4 +1,4 @@
-"""The settings' earlier place. They are in `flashgatr.train.settings` now; the old import paths work.
+"""The earlier place of the settings, now `flashgatr.train.settings`; old imports keep working.
 
 Here, as before, settings that name no experiment are of the first one in the table.
 """

@@ -1,6 +1,7 @@
-"""The demonstration behind `make demo`: from nothing to a trained, evaluated, reported model, in minutes on a CPU.
+"""The demonstration behind `make demo`: from data to a report, in minutes on a CPU.
 
-A small GATr and a Transformer of about the same cost learn where bodies will be, from the same thousand systems.
+A small GATr and a Transformer of about the same cost learn where bodies will be, from the same
+thousand systems.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""An experiment is one value: all that the command line, training, sweeps and reports know about it.
+"""An experiment is one value: all that commands, training, sweeps and reports know about it.
 
     EXPERIMENT = Experiment(
         "springs", task="springs.task:Springs", metrics={"mse": Metric("mse", "length²", ".2e")}
     )
 
-`flashgatr --help` declares every experiment, so a declaration imports neither torch nor numpy. Fields
-that need them are given as text, "package.module:name", and imported when they are first used.
+`flashgatr --help` declares every experiment, so a declaration imports neither torch nor numpy.
+Fields that need them are given as text, "package.module:name", and imported when they are first
+used.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Experiment:
         return getattr(importlib.import_module(module), attribute)
 
     def settings(self) -> dict[str, Any]:
-        """The defaults of a run's settings, as nested tables: folders after the name, then `defaults`."""
+        """The default settings of a run, as nested tables, with folders named after `name`."""
         data = {"folder": f"data/{self.name}"} | self.defaults.get("data", {})
         own = {"experiment": self.name, "folder": f"runs/{self.name}"}
         return own | dict(self.defaults) | {"data": data}

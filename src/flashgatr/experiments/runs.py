@@ -1,4 +1,4 @@
-"""A run: a folder with its configuration, its log, its checkpoints, its trained model and its results.
+"""A run: a folder with its settings, its log, its checkpoints, its trained model and its results.
 
 config.toml   log.jsonl   checkpoints/   model/ (config.json, model.safetensors)   results.json
 experiment.json, if a user's file defines the experiment: its name and the file's SHA-256
@@ -61,8 +61,8 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     table.find(config.experiment)  # an unknown one is an error before anything is written
     if not resume and any((folder / name).exists() for name in ("checkpoints", "model", RESULTS)):
         raise ConfigError(
-            f"{folder} holds a run already; continue it with --resume, or choose another folder with "
-            "--folder"
+            f"{folder} holds a run already; continue it with --resume, or choose another folder "
+            "with --folder"
         )
     world = distributed.join(config.device)
     try:
@@ -88,7 +88,7 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
 
 
 def _start(model: nn.Module, config: RunConfig) -> None:
-    """Give a new model the weights of a trained run, whose options must be this run's, or be changed by name."""
+    """Give a new model the weights of a trained run; all options of that run must be named."""
     folder = Path(config.model.start)
     try:
         options, state = io.load(
@@ -101,15 +101,15 @@ def _start(model: nn.Module, config: RunConfig) -> None:
         ]
         if unsaid:
             raise ConfigError(
-                f"the network of model.start = {config.model.start!r} has options that this run does "
-                f"not name: add {' '.join(f'--set {shlex.quote(x)}' for x in unsaid)} (or other values, to "
-                "change them)"
+                f"the network of model.start = {config.model.start!r} has options that this run "
+                f"does not name: add {' '.join(f'--set {shlex.quote(x)}' for x in unsaid)} "
+                "(or other values, to change them)"
             )
         io.fill(model, state)
     except io.LoadError as error:
         raise ConfigError(
-            f"cannot start with the weights of model.start = {config.model.start!r}: {error}; it must "
-            f"be the folder of a finished run of {_kind(config)} with the same model.options"
+            f"cannot start with the weights of model.start = {config.model.start!r}: {error}; it "
+            f"must be the folder of a finished run of {_kind(config)} with the same model.options"
         ) from error
 
 
@@ -171,8 +171,8 @@ def load_config(folder: Path) -> RunConfig:
     stored = _stored_source(folder)
     if stored is not None and table.source(config.experiment) is None:
         raise ConfigError(
-            f"{folder} is a run of {config.experiment!r}, an experiment of your own; name the file that "
-            "defines it: --experiment path/to/file.py"
+            f"{folder} is a run of {config.experiment!r}, an experiment of your own; name the file "
+            "that defines it: --experiment path/to/file.py"
         )
     _compare_source(folder, config.experiment)
     return config
@@ -200,13 +200,14 @@ def _compare_source(folder: Path, experiment: str) -> None:
     if stored is not None and source is not None and stored.get("sha256") != source.sha256:
         warnings.warn(
             f"{source.path} has changed since {folder} was begun (SHA-256 "
-            f"{str(stored.get('sha256'))[:12]}…, now {source.sha256[:12]}…): task and model may differ",
+            f"{str(stored.get('sha256'))[:12]}…, now {source.sha256[:12]}…): "
+            "task and model may differ",
             stacklevel=3,
         )
 
 
 def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
-    """Evaluate a trained run again, on the data its configuration names, and (if `keep`) store the results."""
+    """Evaluate a trained run again, on the data of its settings; `keep`: store the results."""
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:

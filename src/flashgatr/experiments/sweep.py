@@ -110,15 +110,15 @@ def _cases(given: dict[str, Any], grid: dict[str, Any]) -> list[Case]:
 
 
 def select(runs: list[Planned], only: list[str]) -> list[Planned]:
-    """Those whose values are among the ones named, as KEY=VALUE of the grid; a key may be named several times."""
+    """The runs whose grid values are among those in `only`, KEY=VALUE each; keys may repeat."""
     wanted: dict[str, list[Any]] = {}
     for text in only:
         path, value = configuration.read_assignment(text)
         key, known = ".".join(path), runs[0].values if runs else {}
         if key not in known:
             raise ConfigError(
-                f"--only takes KEY=VALUE of the recipe's grid ({', '.join(known) or 'it has none'}), "
-                f"got {text!r}"
+                "--only takes KEY=VALUE of the recipe's grid "
+                f"({', '.join(known) or 'it has none'}), got {text!r}"
             )
         if value not in [run.values[key] for run in runs]:
             raise ConfigError(f"no run of the recipe has {text}; list them with --list")
@@ -144,7 +144,7 @@ def _runs(
 
 
 def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -> None:
-    """Train what is not finished yet, `jobs` runs at a time (each in a process of its own if several)."""
+    """Train what is not finished yet, `jobs` runs at a time (if several, a process for each)."""
     open_runs = [run for run in runs if not run.is_finished]
     say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are finished")
     if jobs == 1:
@@ -164,7 +164,7 @@ def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
     folder = Path(run.config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as aside, (folder / "log.txt").open("a") as log:
-        # The folder's own config.toml may be that of another run, which the child then refuses to continue.
+        # The folder's own config.toml may belong to another run, which the child then refuses.
         planned = Path(aside) / "config.toml"
         configuration.save(run.config, planned)
         given = ["--config", str(planned), "--folder", str(folder)]
@@ -179,7 +179,7 @@ def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
 
 @contextmanager
 def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
-    """Whatever ends this process in an orderly way ends the runs it started, after a checkpoint each."""
+    """When this process ends in an orderly way, its runs end, too, after a checkpoint each."""
     children: set[subprocess.Popen[bytes]] = set()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -200,7 +200,7 @@ _TOLD = ("seed", "model.name", "data.train_samples", "train.steps")
 
 
 def record_results(runs: list[Planned], recipe: str) -> int:
-    """Append the results of finished runs to benchmarks/results/; returns how many runs there were."""
+    """Append the results of finished runs to benchmarks/results/; returns the number of runs."""
     number = 0
     for run in runs:
         found = read_results(Path(run.config.folder))

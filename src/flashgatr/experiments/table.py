@@ -1,7 +1,7 @@
 """The table of experiments: those that come with the package, and those of files that a user names.
 
-A user's file is run, as `python FILE` would run it. Only a command line or a program can name one; a run
-folder stores the experiment's name and the file's hash, and no path that could be executed.
+A user's file is run, as `python FILE` would run it. Only a command line or a program can name one;
+a run folder stores the experiment's name and the file's hash, and no path that could be executed.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def find(name: str) -> Experiment:
     from ..train.settings import suggest
 
     raise _error(
-        f"unknown experiment {name!r}; {suggest(name, names())} (for one of your own, give the file "
-        "that defines it: path/to/file.py)"
+        f"unknown experiment {name!r}; {suggest(name, names())} (for one of your own, give the "
+        "file that defines it: path/to/file.py)"
     )
 
 
@@ -82,8 +82,8 @@ def load_file(path: Path) -> Experiment:
     experiment = _defined_by(loaded, str(path))
     if experiment.name in BUILT_IN:
         raise _error(
-            f"{path} defines an experiment {experiment.name!r}, which is the name of one that comes "
-            "with flashgatr; choose another name"
+            f"{path} defines an experiment {experiment.name!r}, which is the name of one that "
+            "comes with flashgatr; choose another name"
         )
     _files[experiment.name] = Source(experiment, path, hashlib.sha256(content).hexdigest())
     return experiment
@@ -105,8 +105,8 @@ def _defined_by(module: Any, place: str) -> Experiment:
     found = getattr(module, "EXPERIMENT", None)
     if not isinstance(found, Experiment):
         raise _error(
-            f"{place} must define EXPERIMENT, an Experiment of flashgatr.experiments.experiment; got "
-            f"{type(found).__name__ if found is not None else 'nothing of that name'}"
+            f"{place} must define EXPERIMENT, an Experiment of flashgatr.experiments.experiment; "
+            f"got {type(found).__name__ if found is not None else 'nothing of that name'}"
         )
     return found
 

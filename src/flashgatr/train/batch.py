@@ -1,7 +1,8 @@
 """A batch as a tree of tensors.
 
-A task defines its own batch: a NamedTuple or dataclass of tensors or None (a plain tuple, list, dictionary
-or single tensor will do). The engine copies it and compares shapes; only the task looks at its fields.
+A task defines its own batch: a NamedTuple or dataclass of tensors or None (a plain tuple, list,
+dictionary or single tensor will do). The engine copies batches and compares their shapes; only the
+task looks at their fields.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def tensors(batch: Batch) -> list[Tensor]:
 
 
 def shapes(batch: Batch) -> tuple[Any, ...]:
-    """The shape of every tensor; what is no tensor stands for itself. A captured graph fits one of these.
+    """The shape of every tensor, and everything else as it is: a captured graph runs one of these.
 
     >>> import torch
     >>> shapes((torch.zeros(2, 3), None))

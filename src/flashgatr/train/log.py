@@ -1,4 +1,7 @@
-"""What a run says: JSON lines in a file always, a progress bar on a terminal, plain lines otherwise, TensorBoard if installed."""
+"""The log of a run: JSON lines in a file; a progress bar on a terminal, plain lines elsewhere.
+
+If TensorBoard is installed, the numbers go there, too.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +96,8 @@ class Log:
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise OSError(
-                f"cannot write {self.folder / FILE}: {error.strerror or error}; the checkpoints are "
-                "intact; free some space and resume"
+                f"cannot write {self.folder / FILE}: {error.strerror or error}; the checkpoints "
+                "are intact; free some space and resume"
             ) from error
 
     def sync(self) -> None:

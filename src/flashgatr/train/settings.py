@@ -6,9 +6,9 @@
     [model.options]
     num_blocks = 2              loads(dumps(config)) == config, exactly
 
-Whatever a file or an override holds, the result is a valid RunConfig or a ConfigError that says in one
-sentence what is wrong. What a file does not mention has its default: that of the section, or what the
-argument `defaults` has instead.
+Whatever a file or an override holds, the result is a valid RunConfig or a ConfigError that says in
+one sentence what is wrong. What a file does not mention has its default: that of the section, or
+what the argument `defaults` has instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AnySection = TypeVar("AnySection", bound="Section")
 
 
 class Section:
-    """One table of the file. Making one brings every value to its field's type, or says what is wrong."""
+    """One table of the file. Every value is converted to its field's type, or refused."""
 
     table: ClassVar[str] = ""
 
@@ -93,7 +93,7 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Where the data lies, how many training samples to use (0: all), and options of the experiment."""
+    """Where the data lie, how many training samples to use (0: all), and the task's own options."""
 
     table: ClassVar[str] = "data"
 
@@ -110,10 +110,10 @@ class DataConfig(Section):
 class TrainConfig(Section):
     """How to train.
 
-    lr falls exponentially to lr_final over `steps`, in stairs of `decay_every` steps (1: smoothly); it grows linearly
-    during the first `warmup` steps.  clip: largest norm of the gradient (0: any).
-    ema: decay of the averaged weights (0: no average).  restore_best: end with the weights that validated best.
-    max_bad_steps: give up after so many steps in a row without a finite gradient.
+    lr falls exponentially to lr_final over `steps`, in stairs of `decay_every` steps (1: smoothly);
+    it grows linearly during the first `warmup` steps.  clip: largest norm of the gradient (0: any).
+    ema: decay of the averaged weights (0: no average).  restore_best: end with the weights that
+    validated best. max_bad_steps: give up after so many steps in a row without a finite gradient.
     """
 
     table: ClassVar[str] = "train"
@@ -179,7 +179,7 @@ class RunConfig(Section):
 
 
 Defaults = Callable[[object], Mapping[str, Any]]
-"""From the value of the key `experiment` (None if the file lacks it) to that experiment's defaults."""
+"""From the value of the key `experiment` (None if the file lacks it) to its defaults."""
 
 
 def no_defaults(experiment: object) -> Mapping[str, Any]:
@@ -230,7 +230,7 @@ def loads(
 
 
 def save(config: RunConfig, path: str | os.PathLike[str]) -> None:
-    """Write a TOML file that `load` reads back exactly; it is there completely, or as it was before."""
+    """Write a TOML file that `load` reads back exactly; a failure leaves the file as it was."""
     write_atomically(path, dumps(config))
 
 
@@ -246,8 +246,8 @@ def dumps(config: RunConfig) -> str:
     text = toml.dumps(to_dict(config))
     if len(text.encode()) > MAX_BYTES:
         raise ConfigError(
-            f"a run's settings must fit into {MAX_BYTES} bytes, got {len(text.encode())}; keep long "
-            "lists in a data file"
+            f"a run's settings must fit into {MAX_BYTES} bytes, got {len(text.encode())}; keep "
+            "long lists in a data file"
         )
     return text
 

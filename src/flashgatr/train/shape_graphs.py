@@ -1,13 +1,16 @@
-"""A step on samples of unequal size as CUDA graphs: one per shape of a part of the batch, and one for the update.
+"""A step on samples of unequal size as CUDA graphs: one per shape of a part, one for the update.
 
     gradient = loss = 0
-    for part, share in parts:   loss += share · loss(part),  gradient += share · gradient(part)      replay the part's graph
-    update(loss, gradient)                                                                           replay the last graph
+    for part, share in parts:              # replay the graph of the part's shape
+        loss += share · loss(part)
+        gradient += share · gradient(part)
+    update(loss, gradient)                 # replay the last graph
 
-Parts are padded to a few sizes by whoever makes them, so that there are few graphs. They run in two lanes, side by side: one
-part's small kernels fill the gaps of the other's. A model with dropout has one lane: graphs that run at the same time must not
-draw, since they share the generator's state. Graphs of a lane share their memory, since they run one after another. A shape
-that a lane did not see before is captured when it comes, which takes much longer than a step.
+The task pads its parts to a few sizes, so that there are few graphs. Parts run in two lanes, side
+by side: the small kernels of one fill the gaps of the other. A model with dropout has one lane,
+because graphs that run at the same time share the random generator's state and must not draw from
+it. The graphs of a lane run one after another and share their memory. A shape that is new to a lane
+is captured when it comes, which takes much longer than a step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One optimiser step: forward, backward, clip, update, unless something is not finite.
 
-Three ways to run it: eagerly, with compiled blocks, or as one CUDA graph that holds the whole step; for samples of unequal size,
-as one graph per shape that adds gradients, and one that updates (`parts`).
+It runs in one of three ways: eagerly, with compiled blocks, or as one CUDA graph that holds the
+whole step. For samples of unequal size there is one graph per shape, which adds gradients, and one
+that updates (`shape_graphs`).
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Stepper:
         )
         """How many steps were skipped, and how many of the last ones without a break."""
         self._captured: tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam] | None = None
-        """What a graph reads by address must live as long as it does: this, `_buffers` and `_forbid` among others."""
+        """The graph reads this, `_buffers` and `_forbid` by address: they must live as long."""
         self._buffers: Batch = None
         self._forbid = torch.ones((), device=world.device)
         """While 1, a captured step updates nothing."""
@@ -81,7 +82,7 @@ class Stepper:
         self._divides = self._wants_graph and not gathers and isinstance(task, Divisible)
         self._parts: ShapeGraphs | None = None
         self.takes_numbers = self._divides or gathers
-        """Whether `step` takes the numbers of the samples, which are looked up here or by the captured step itself."""
+        """Whether `step` takes the numbers of the samples instead of the batch."""
         if config.compile:
             for module in task.model.modules():
                 if isinstance(module, nn.ModuleList):
@@ -168,7 +169,8 @@ class Stepper:
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam]:
         """Record the whole step; the warm-up runs it with the update switched off.
 
-        The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
+        The gradients of weights are computed beside the rest of the backward pass, which does not
+        wait for them.
         """
         self._buffers = mapped(lambda x: x.to(self.world.device, copy=True), batch)
         flat = self._warm_up(self._gathered())

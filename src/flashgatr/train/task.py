@@ -15,18 +15,16 @@ class Task(Protocol):
 
     A batch is a NamedTuple or dataclass of tensors (or None) that the task defines: see `batch`.
 
-    A task whose data lie on the device may set `gathers_on_device`: a step captured as a CUDA graph then calls `batch` with
-    numbers that are there already, and must find everything it does there captured.
+    Optional attributes:
 
-    A task whose loss is no mean over samples may have `counts(indices)`: what each sample counts, so that several processes
-    can weight their parts of a batch.
-
-    A task may have a `data_hash`, a string that tells its training data from others: a run is not resumed with other data;
-    and `option_defaults`, what `data.options` are where they are not given.
-
-    A task whose samples differ in size may have `parts(indices)`, which gives the batch in pieces of only a few different
-    shapes, each with its share of the batch's loss. Steps are then captured piece by piece, one CUDA graph per shape;
-    gradients add up, and one update follows.
+    - `gathers_on_device`: the data lie on the device. A step that is captured as a CUDA graph then
+      calls `batch` with numbers that are on the device, and captures all that it does.
+    - `counts(indices)`: what each sample counts in the loss, if that is no mean over samples.
+      Several processes weight their shares of a batch with it.
+    - `data_hash`: a string that tells the training data from others. A run is not resumed with
+      other data.
+    - `option_defaults`: the values of `data.options` that are not given.
+    - `parts(indices)`: see `Divisible`.
     """
 
     model: nn.Module
@@ -41,7 +39,7 @@ class Task(Protocol):
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean loss over the batch, and further means to log. `model` is this task's, maybe wrapped."""
+        """Mean loss over the batch, and further means to log. `model` may wrap `self.model`."""
         ...
 
     def validate(self, model: nn.Module) -> dict[str, float]:
@@ -55,8 +53,12 @@ class Task(Protocol):
 
 @runtime_checkable
 class Divisible(Protocol):
-    """A task that can cut its batches into pieces of a few shapes."""
+    """A task whose samples differ in size, and whose batches come in pieces of a few shapes.
+
+    Steps are then captured piece by piece, one CUDA graph per shape. Gradients add up, and one
+    update follows.
+    """
 
     def parts(self, indices: Tensor) -> Iterable[tuple[Batch, float]]:
-        """The batch of these samples in pieces, on the device, and what each counts in the batch's loss."""
+        """The batch of these samples in pieces, and the share of each in the batch's loss."""
         ...

@@ -62,13 +62,7 @@ def data(
     """Prepare vessels, published ones or synthetic ones. Finished files are kept."""
     shape = dict(seed=seed, mesh=mesh, max_reduction=max_reduction, spatial=spatial or None)
     given = {name: value for name, value in shape.items() if value is not None}
-    if synthetic and source:
-        raise ValueError("got both --source and --synthetic; expected one of them")
-    if 0 < synthetic < 3:
-        raise ValueError(f"--synthetic must be at least 3 (train, val and test), got {synthetic}")
-    if given and not synthetic:
-        name = next(iter(given)).replace("_", "-")
-        raise ValueError(f"--{name} goes with --synthetic NUMBER")
+    _require_sense(source, synthetic, given)
     failed = 0
     if synthetic:
         source = folder / "raw"
@@ -77,6 +71,17 @@ def data(
     if failed:
         typer.echo(f"error: {failed} of {synthetic} vessels could not be made", err=True)
     raise typer.Exit(code or int(failed > 0))
+
+
+def _require_sense(source: Path | None, synthetic: int, given: dict[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    if synthetic and source:
+        raise ValueError("got both --source and --synthetic; expected one of them")
+    if 0 < synthetic < 3:
+        raise ValueError(f"--synthetic must be at least 3 (train, val and test), got {synthetic}")
+    if given and not synthetic:
+        name = next(iter(given)).replace("_", "-")
+        raise ValueError(f"--{name} goes with --synthetic NUMBER")
 
 
 def _make(folder: Path, count: int, workers: int | None, given: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The `flashgatr` command. It knows no experiment by name: what belongs to one is in its `EXPERIMENT`.
+"""The `flashgatr` command. It knows no experiment by name; each one is an `EXPERIMENT`.
 
 application     the command with its subcommands; errors to exit codes
 commands        the subcommands that are the same for every experiment

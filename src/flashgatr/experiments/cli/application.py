@@ -1,7 +1,8 @@
 """The command and its exit codes.
 
-Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 and 143 stopped by ctrl-C and SIGTERM
-(after a checkpoint). Everything that needs torch is imported where it is used, so that `--help` is fast.
+Exit codes: 0 done, 1 failed, 2 wrong arguments or configuration, 130 and 143 stopped by ctrl-C and
+SIGTERM (after a checkpoint). Everything that needs torch is imported where it is used, so that
+`--help` is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The subcommands that are the same for every experiment, a few lines each over the module that does it."""
+"""The subcommands that are the same for every experiment, a few lines each."""
 
 from __future__ import annotations
 

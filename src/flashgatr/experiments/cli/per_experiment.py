@@ -1,7 +1,8 @@
-"""`flashgatr data NAME` and `flashgatr predict NAME`: one subcommand per experiment that declares one.
+"""`flashgatr data NAME` and `flashgatr predict NAME`: a subcommand per experiment that has one.
 
-NAME may also be the path of a user's file that defines `EXPERIMENT`. The options are the annotated arguments
-of the experiment's own function, so `--help` lists them and the parser refuses those of other experiments.
+NAME may also be the path of a user's file that defines `EXPERIMENT`. The options are the annotated
+arguments of the experiment's own function, so `--help` lists them and the parser refuses those of
+other experiments.
 """
 
 from __future__ import annotations

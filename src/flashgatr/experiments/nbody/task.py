@@ -1,4 +1,4 @@
-"""The n-body experiment as the engine sees it: predict where bodies are after a while (paper, section 4.1)."""
+"""The n-body task: predict where bodies are after a while (section 4.1 of the paper)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class NBodyTask:
 
     @cached_property
     def samples(self) -> int:
-        """Number of training systems. Reads the systems for validation, too: training needs them."""
+        """Number of training systems. Reads the validation set, too, because training needs it."""
         self._val  # noqa: B018  an error now, and not at the first validation
         return len(self._train["mass"])
 
@@ -119,10 +119,12 @@ class NBodyTask:
 
 
 def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
-    """Every system larger by its factor λ: lengths and velocities λ times, masses λ³ times, around the mean of its bodies.
+    """Every system enlarged by its factor λ around the mean of its bodies.
 
-    Gravity then accelerates λ times as much at λ times the distance, so that the motion is the same motion, larger: exactly
-    so also for the integrators.
+    Lengths and velocities grow λ times, masses λ³ times.
+
+    Gravity then accelerates λ times as much at λ times the distance, so that the motion is the same
+    motion, larger: exactly so also for the integrators.
     """
     mass, position, velocity, target = batch
     lengths = factor[:, None, None]
@@ -132,18 +134,25 @@ def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
 
 
 def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
-    """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), written without that difference; like e² below the knee δ, like e above."""
+    """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), like e² below the knee δ and like e above.
+
+    It is computed in a form without that difference, which would lose digits.
+    """
     return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
 
 
 def _options(options: dict[str, Any]) -> tuple[float, float]:
-    """data.options: scaling (training systems are made up to so much larger or smaller, anew in every step), and huber (root mean
-    squared error of a system above which its loss grows linearly)."""
+    """The two data.options.
+
+    scaling: training systems are made up to so much larger or smaller, anew in every step.
+    huber: root mean squared error of a system above which its loss grows linearly.
+    """
     unknown = set(options) - set(OPTIONS)
     if unknown:
         raise ConfigError(
-            f"n-body's data.options are {' and '.join(OPTIONS)}, got {', '.join(sorted(unknown))}; settings of "
-            "the systems are chosen when the data are made (flashgatr data nbody)"
+            f"n-body's data.options are {' and '.join(OPTIONS)}, got "
+            f"{', '.join(sorted(unknown))}; settings of the systems are chosen when the data are "
+            "made (flashgatr data nbody)"
         )
     scaling, huber = (_option(name, options.get(name, 0.0)) for name in OPTIONS)
     return scaling, huber
