@@ -234,11 +234,11 @@ def save(config: RunConfig, path: str | os.PathLike[str]) -> None:
     write_atomically(path, dumps(config))
 
 
-def write_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Replace a text file in one go, making its folder if need be."""
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Replace a file in one go, making its folder if need be."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    io._write(file, text.encode())
+    io._write(file, content.encode() if isinstance(content, str) else content)
 
 
 def dumps(config: RunConfig) -> str:
