@@ -18,12 +18,12 @@ from matplotlib import pyplot
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli, config, table
-from flashgatr.experiments.arteries.report import REFERENCE as ARTERIES
+from flashgatr.experiments.arteries.report.titles import REFERENCE as ARTERIES
 from flashgatr.experiments.bench import NAMES, numerics, scaling
 from flashgatr.experiments.cli import presets
 from flashgatr.experiments.nbody import data
+from flashgatr.experiments.nbody.report.titles import REFERENCE
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
-from flashgatr.experiments.report import REFERENCE
 from flashgatr.train import identity, toml
 
 ROOT = Path(__file__).parent.parent

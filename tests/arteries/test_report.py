@@ -1,4 +1,4 @@
-"""The report on artery runs: every number, beside the paper's, with pictures where the meshes are at hand."""
+"""The report on artery runs: every number beside the paper's; pictures if the meshes are there."""
 
 import json
 from pathlib import Path
@@ -10,16 +10,21 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from torch import device, from_numpy
 
-from flashgatr.experiments import drawing, report, runs, sweep
-from flashgatr.experiments.arteries import data, pictures, task
-from flashgatr.experiments.arteries import report as arteries
+from flashgatr.experiments import report, runs, sweep
+from flashgatr.experiments.arteries import data, task
 from flashgatr.experiments.arteries.metrics import mesh_errors
-from flashgatr.experiments.arteries.pictures import Wall
+from flashgatr.experiments.arteries.report import contents, errors, wall_maps, walls
+from flashgatr.experiments.arteries.report.facts import error_per_mesh
+from flashgatr.experiments.arteries.report.titles import CAPTIONS, REFERENCE
+from flashgatr.experiments.arteries.report.wall_maps import Wall
 from flashgatr.experiments.arteries.shards import write_shard
 from flashgatr.experiments.config import override, save
+from flashgatr.experiments.report import commands, learning_curves, plots
+from flashgatr.experiments.report.collect import collect
 from flashgatr.train.trainer import fingerprint
 
-from .walls import chosen, tube, walls
+from .walls import chosen, tube
+from .walls import walls as all_walls
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SMALL = {
@@ -65,8 +70,8 @@ def write(path, out):
 def undrawn(monkeypatch):
     """Drawing takes a second, which tests of numbers and words can do without."""
     for name in ("against_meshes", "histograms"):
-        monkeypatch.setattr(pictures, name, lambda *_: b"a picture")
-    monkeypatch.setattr(arteries.drawing, "curves", lambda *_: b"a picture")
+        monkeypatch.setattr(errors, name, lambda *_: b"a picture")
+    monkeypatch.setattr(learning_curves, "draw", lambda *_: b"a picture")
 
 
 def test_our_numbers_stand_beside_the_papers(tmp_path, undrawn):
@@ -87,7 +92,7 @@ def test_our_numbers_stand_beside_the_papers(tmp_path, undrawn):
 
 
 def test_ablations_are_compared_on_the_validation_meshes(tmp_path, undrawn):
-    for name in arteries.REFERENCE["ablations"]:
+    for name in REFERENCE["ablations"]:
         fake(tmp_path / f"runs/{name}", name, epsilon=9.5)
     _, page = write(tmp_path / "runs", tmp_path / "out")
     ablations = page[page.index("<h2>Ablations</h2>") :]
@@ -134,7 +139,7 @@ def test_synthetic_vessels_stand_apart_from_the_papers(tmp_path, undrawn):
 
 
 def test_synthetic_and_other_vessels_are_not_averaged(tmp_path, undrawn):
-    for seed, name in enumerate(arteries.REFERENCE["ablations"]):
+    for seed, name in enumerate(REFERENCE["ablations"]):
         fake(tmp_path / f"runs/{name}", name, seed=seed)
         fake(tmp_path / f"runs/{name}_made", name, seed=seed + 9)
         amend(tmp_path / f"runs/{name}_made", synthetic=True)
@@ -182,7 +187,7 @@ def test_runs_that_cannot_be_read_are_listed(file, content, tmp_path, undrawn):
 def test_the_commands_make_the_same_run_again(tmp_path):
     fake(tmp_path, "transformer", 400, 3, 7.0, "train.steps=7", "data.options.loss=epsilon")
     config = runs.load_config(tmp_path)
-    own = ["seed=3", "data.train_samples=400", *report.assignments(config)]
+    own = ["seed=3", "data.train_samples=400", *commands.assignments(config)]
     assert fingerprint(override(runs.defaults("arteries"), own)) == fingerprint(config)
 
 
@@ -205,14 +210,14 @@ def test_panels_that_are_left_out_are_noted(tmp_path, undrawn):
 
 
 def test_histograms_of_many_runs_are_drawn():
-    errors = {f"{TITLE}, lr {k}": [8.0, 9.0 + k] for k in range(14)}
-    assert pictures.histograms(errors, list(errors)).startswith(b"\x89PNG")
+    per_mesh = {f"{TITLE}, lr {k}": [8.0, 9.0 + k] for k in range(14)}
+    assert errors.histograms(per_mesh, list(per_mesh)).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(("count", "shape"), [(1, (1, 1)), (4, (1, 4)), (5, (2, 3)), (12, (3, 4))])
 def test_panels_stand_in_rows_of_four_at_most(count, shape):
-    with drawing._style():
-        figure, axes = drawing._grid([TITLE] * count, (4.0, 3.0), "x", "y")
+    with plots.style():
+        figure, axes = plots.grid([TITLE] * count, (4.0, 3.0), "x", "y")
         figure.draw_without_rendering()
         assert len(axes) == len(figure.axes) == count
         assert axes[0].get_gridspec().get_geometry() == shape
@@ -227,11 +232,11 @@ def test_panels_stand_in_rows_of_four_at_most(count, shape):
 def test_titles_of_maps_do_not_meet():
     mesh = tube(3, 120, faces=True)
     labels = [TITLE, TITLE.replace("GATr", "Transformer")]
-    walls = [Wall("a wall", mesh, dict.fromkeys(labels, mesh.wss))] * 2
+    shown = [Wall("a wall", mesh, dict.fromkeys(labels, mesh.wss))] * 2
     drawn = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "_png", lambda figure: drawn.append(figure) or b"")
-        pictures.maps(walls, labels)
+        patch.setattr(plots, "png", lambda figure: drawn.append(figure) or b"")
+        wall_maps.maps(shown, labels)
     (figure,) = drawn
     figure.draw_without_rendering()
     boxes = [ax._left_title.get_window_extent() for ax in figure.axes if ax._left_title.get_text()]
@@ -254,9 +259,9 @@ def test_without_the_meshes_the_rest_is_reported(tmp_path):
 
 
 def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(task, "load", all_walls)
     monkeypatch.setattr(task, "choose", chosen)
-    monkeypatch.setattr(data, "load", walls)
+    monkeypatch.setattr(data, "load", all_walls)
     fast = ["train.steps=2", "train.batch_size=2", "train.validate_every=1", "device=cpu"]
     for model, kind in dict(gatr="random", transformer="canonical").items():
         changes = [f"model.name={model}", f"folder='{tmp_path / 'runs' / model}'", *fast]
@@ -265,34 +270,34 @@ def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
         runs.train(override(runs.defaults("arteries"), changes))
     found, page = write(tmp_path / "runs", tmp_path / "out")
     assert found["notes"] == []
-    assert page.count("data:image/png;base64,") == len(pictures.PICTURES)
+    assert page.count("data:image/png;base64,") == len(CAPTIONS)
     ours = runs.read_results(tmp_path / "runs/gatr")["results"]["test"]
     assert found["groups"][0]["results"]["test"]["nmae"]["mean"] == pytest.approx(ours["nmae"])
     assert found["runs"][0]["per_mesh"] == ours["per_mesh"]
 
 
 def test_shown_predictions_are_those_the_errors_were_measured_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load", walls)
+    monkeypatch.setattr(task, "load", all_walls)
     monkeypatch.setattr(task, "choose", chosen)
-    monkeypatch.setattr(data, "load", walls)
+    monkeypatch.setattr(data, "load", all_walls)
     changes = [f"folder='{tmp_path}'", "train.steps=1", "train.batch_size=2", "device=cpu"]
     changes += [*(f"model.options.{x}" for x in SMALL["gatr"]), "train.precision=float32"]
     runs.train(override(runs.defaults("arteries"), changes))
-    read = report._labelled([arteries.read(tmp_path)], {}, arteries.MODELS)
-    shown = arteries._walls(read)
-    errors = arteries._per_mesh(read[0])
+    (run,) = contents.label(collect([tmp_path]).runs)
+    shown = walls.choose([run])
+    expected = error_per_mesh(run)
     for wall in shown:
         mesh, found = wall.mesh, wall.predictions["GATr"]
         error = mesh_errors(*map(from_numpy, (found, mesh.wss, mesh.mask))).epsilon
-        assert error == pytest.approx(errors[mesh.name], abs=1e-3)
-    assert errors[shown[-1].mesh.name] == max(errors.values())
+        assert error == pytest.approx(expected[mesh.name], abs=1e-3)
+    assert expected[shown[-1].mesh.name] == max(expected.values())
 
 
 def test_walls_are_painted_with_and_without_faces():
     for faces in (False, True):
         mesh = tube(3, 120, faces=faces)
-        wall = pictures.Wall("a wall", mesh, {"GATr": 0.9 * mesh.wss})
-        assert pictures.maps([wall], ["GATr"]).startswith(b"\x89PNG")
+        wall = Wall("a wall", mesh, {"GATr": 0.9 * mesh.wss})
+        assert wall_maps.maps([wall], ["GATr"]).startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("arteries_*.toml")), ids=lambda p: p.stem)
@@ -310,7 +315,7 @@ def test_every_recipe_makes_runs(recipe, tmp_path, monkeypatch):
 @pytest.mark.parametrize("faces", [False, True])
 def test_what_is_not_counted_is_grey(faces):
     mesh = tube(1, faces=faces)
-    painted = pictures.paint(Figure().subplots(), mesh, np.ones(mesh.nodes), most=2.0)
+    painted = wall_maps.paint(Figure().subplots(), mesh, np.ones(mesh.nodes), most=2.0)
     painted.update_scalarmappable()
     colors = {to_hex(x) for x in painted.get_facecolor()}
-    assert colors == {pictures._OUTSIDE, to_hex(colormaps["viridis"](0.5))}
+    assert colors == {wall_maps.OUTSIDE, to_hex(colormaps["viridis"](0.5))}

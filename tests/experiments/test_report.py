@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr import LoadError
-from flashgatr.experiments import cli, drawing, page, report, runs
+from flashgatr.experiments import cli, report, runs
 from flashgatr.experiments.config import (
     DataConfig,
     ModelConfig,
@@ -20,6 +20,12 @@ from flashgatr.experiments.config import (
 )
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.metrics import summarise, system_errors
+from flashgatr.experiments.nbody.report import data_efficiency, trajectories
+from flashgatr.experiments.nbody.report.numbers import describe_data
+from flashgatr.experiments.nbody.report.titles import CAPTIONS, MODELS, short
+from flashgatr.experiments.report import commands, learning_curves, plots
+from flashgatr.experiments.report.collect import collect
+from flashgatr.experiments.report.labels import labelled
 from flashgatr.train.trainer import fingerprint
 
 SETS = ("eval", "more_bodies", "translated", "eval_moved")
@@ -71,8 +77,8 @@ def write(*paths, out):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Drawing takes a second, which tests of numbers and words can do without."""
-    for name in ("data_efficiency", "curves", "trajectories"):
-        monkeypatch.setattr(drawing, name, lambda *_: b"a picture")
+    for module in (data_efficiency, learning_curves, trajectories):
+        monkeypatch.setattr(module, "draw", lambda *_: b"a picture")
 
 
 def is_png(path):
@@ -296,11 +302,11 @@ def test_any_number_of_sample_counts_can_be_drawn(counts, tmp_path):
 
 def test_every_label_has_its_own_look():
     labels = ["GATr, lr 1", "GATr, lr 2", "Transformer", "mine"]
-    looks = drawing._looks(labels)
+    looks = plots.looks(labels)
     assert list(looks) == labels
     assert len({tuple(look.values()) for look in looks.values()}) == len(labels)
-    assert looks["GATr, lr 1"] == drawing._looks(["GATr"])["GATr"]
-    many = drawing._looks([f"mine, lr {k}" for k in range(18)])
+    assert looks["GATr, lr 1"] == plots.looks(["GATr"])["GATr"]
+    many = plots.looks([f"mine, lr {k}" for k in range(18)])
     assert len({tuple(look.values()) for look in many.values()}) == 18
 
 
@@ -312,9 +318,9 @@ LONG = [f"Transformer, augment default, orientation canonical, lr {k}" for k in 
     [(["GATr", "Transformer", "MLP"], 3), (LONG, 1), ([", ".join(LONG), ", ".join(LONG[::-1])], 1)],
 )
 def test_legends_are_within_their_figure_and_panels_keep_their_size(labels, columns):
-    with drawing._style():
-        figure, (ax,) = drawing._figure(1, (5.2, 3.2))
-        drawing._legend(figure, [dict(label=label) for label in labels])
+    with plots.style():
+        figure, (ax,) = plots.panels(1, (5.2, 3.2))
+        plots.legend(figure, [dict(label=label) for label in labels])
         figure.draw_without_rendering()
         (legend,) = figure.legends
         shown = [text.get_text().replace("\n", " ") for text in legend.get_texts()]
@@ -328,11 +334,11 @@ def test_legends_are_within_their_figure_and_panels_keep_their_size(labels, colu
 
 def test_lines_are_as_wide_as_told_and_end_after_commas():
     text = "GATr, num_blocks 1, nodes default, lr 1e-05, $x$"
-    lines = drawing.wrapped(text, 2, 9.5).split("\n")
+    lines = plots.wrapped(text, 2, 9.5).split("\n")
     assert lines == ["GATr, num_blocks 1,", "nodes default, lr 1e-05,", r"\$x\$"]
-    assert drawing.wrapped("GATr", 2) == "GATr"
-    assert drawing.wrapped("", 2) == ""
-    assert len(drawing.wrapped("x" * 100, 1).split("\n")) > 4
+    assert plots.wrapped("GATr", 2) == "GATr"
+    assert plots.wrapped("", 2) == ""
+    assert len(plots.wrapped("x" * 100, 1).split("\n")) > 4
 
 
 def test_the_commands_make_the_same_run_again():
@@ -343,7 +349,9 @@ def test_the_commands_make_the_same_run_again():
         data=DataConfig("elsewhere", 100, {"k": True}),
         train=TrainConfig(steps=7, lr=1e-3, betas=(0.5, 0.9), precision="bfloat16"),
     )
-    again = override(RunConfig(), [*report.assignments(config), "seed=3", "data.train_samples=100"])
+    again = override(
+        RunConfig(), [*commands.assignments(config), "seed=3", "data.train_samples=100"]
+    )
     assert fingerprint(again) == fingerprint(config)
 
 
@@ -380,7 +388,7 @@ def test_real_runs_are_reported_in_full(trained, tmp_path):
     for name in SETS:
         mean = found["groups"][0]["results"][name]["mse"]["mean"]
         assert mean == pytest.approx(ours[name]["mse"])
-    assert all(is_png(tmp_path / name) for name in drawing.PICTURES)
+    assert all(is_png(tmp_path / name) for name in CAPTIONS)
     assert (tmp_path / "report.html").read_text().count("data:image/png;base64,") == 3
     assert "--train 64 --others 32 --seed 0 --preset released" in found["commands"]
 
@@ -395,13 +403,13 @@ def test_the_straight_line_is_computed_from_the_data(trained, tmp_path, undrawn)
 
 
 def test_drawn_paths_end_where_the_data_say_and_models_see_them(trained):
-    read, _ = report.collect([trained / "runs"], [])
-    sets = report._described(read, [])
-    scenes = report._scenes(report._labelled(read, sets), sets)
+    read = collect([trained / "runs"]).runs
+    sets = describe_data(read, [])
+    scenes = trajectories.scenes(labelled(read, MODELS), sets)
     targets = data.load(trained / "data", "eval")["target"].numpy()
     for scene in scenes:
         distance = abs(targets - scene.paths[-1]).max(axis=(1, 2))
         assert distance.min() < 1e-9
         assert list(scene.predictions) == ["GATr", "Transformer"]
         error = ((scene.predictions["GATr"] - targets[distance.argmin()]) ** 2).mean()
-        assert scene.title.endswith(page.short(error, 1))
+        assert scene.title.endswith(short(error, 1))

@@ -39,4 +39,5 @@ EXPERIMENT = Experiment(
     told=("data.options.orientation",),
     data=f"{_HERE}.command:data",
     predict=f"{_HERE}.command:predict",
+    report=f"{_HERE}.report.contents:REPORT",
 )

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import drawing
+from ..report import plots
 from .mesh import Array, Mesh
-from .pictures import MAPS
+from .report.wall_maps import MAPS
 
 if TYPE_CHECKING:
     from .predict import Prediction
@@ -37,7 +37,7 @@ def picture(prediction: Prediction) -> bytes:
     extent = np.ptp((mesh.position - centre) @ sight.T, axis=0)
     width = 5.6 if len(columns) == 1 else 4.3
     height = float(np.clip(width * extent[1] / max(extent[0], 1e-9), 1.0, 1.2 * width))
-    with drawing._style():
+    with plots.style():
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(width * len(columns), 2 * height + 1.1), layout="constrained")
@@ -58,9 +58,9 @@ def picture(prediction: Prediction) -> bytes:
             )
             bar.set_label(f"{'|wss|' if vectors is not None else '|error|'}, dyn/cm²")
             bar.outline.set_visible(False)
-        axes[1, 0].text(0, 0, "the other side", transform=axes[1, 0].transAxes, color=drawing.GREY)
+        axes[1, 0].text(0, 0, "the other side", transform=axes[1, 0].transAxes, color=plots.GREY)
         _mark_inlet(axes[0, 0], mesh, sight)
-        return drawing._png(figure)
+        return plots.png(figure)
 
 
 def _paint(
@@ -113,7 +113,7 @@ def _arrows(ax: Any, mesh: Mesh, place: Array, vectors: Array, view: Array) -> N
 def _mark_inlet(ax: Any, mesh: Mesh, sight: Array) -> None:
     first = mesh.geodesic <= mesh.geodesic.min() + mesh.inlet_diameter / 2
     spot = ((mesh.position[first].mean(axis=0) - mesh.position.mean(axis=0)) @ sight.T)[:2]
-    text: dict[str, Any] = dict(color=drawing.GREY, fontsize=8.5, ha="left", va="bottom")
+    text: dict[str, Any] = dict(color=plots.GREY, fontsize=8.5, ha="left", va="bottom")
     ax.annotate("inlet", spot, xytext=(-4, 12), textcoords="offset points", **text)
 
 

@@ -1,4 +1,4 @@
-"""The paper's n-body figure from what `sweep --record` has recorded: error against the number of training systems.
+"""The paper's n-body figure, from results of `sweep --record`: error against training systems.
 
 It measures nothing and needs no GPU; `draw` makes docs/images/nbody.png.
 """
@@ -6,13 +6,13 @@ It measures nothing and needs no GPU; `draw` makes docs/images/nbody.png.
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from .. import drawing, results
+from .. import results
+from ..nbody.report import data_efficiency
+from ..report.numbers import estimate
 
 FIGURE = Path("docs/images/nbody.png")
 LABELS = {
@@ -29,14 +29,15 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
     groups = read(source)
     if not groups:
         raise ValueError(
-            f"{source} has no runs of recipes/nbody_figure.toml; make some with flashgatr sweep --record"
+            f"{source} has no runs of recipes/nbody_figure.toml; make some with "
+            "flashgatr sweep --record"
         )
     found = {group["label"] for group in groups}
     nothing: dict[str, Any] = {"set": None, "mse": {}, "samples": 1}
     report = {"groups": groups, "reference": nothing, "straight_line": {}}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(
-        drawing.data_efficiency(report, [label for label in LABELS.values() if label in found])
+        data_efficiency.draw(report, [label for label in LABELS.values() if label in found])
     )
     print(f"drew {target} from {source}")
 
@@ -55,10 +56,5 @@ def read(source: Path) -> list[dict[str, Any]]:
         group = groups.setdefault(
             (label, samples), {"label": label, "samples": samples, "results": {}}
         )
-        group["results"][name] = {"mse": _summary(list(values[label, samples, name].values()))}
+        group["results"][name] = {"mse": estimate(list(values[label, samples, name].values()))}
     return list(groups.values())
-
-
-def _summary(values: list[float]) -> dict[str, float | None]:
-    error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-    return {"mean": statistics.mean(values), "standard_error": error}

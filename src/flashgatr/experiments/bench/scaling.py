@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from .. import drawing, results
+from .. import results
+from ..report import plots
 from . import timing, workload
 from .artery_step import fixed_size, told
 from .page import latest
@@ -136,9 +137,9 @@ def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
     labels = [label for label in LABELS.values() if label in lines["time"]]
     titles = {"time": "Forward and backward, ms", "memory": "Peak memory, MiB"}
     titles = {metric: title for metric, title in titles.items() if lines[metric]}
-    with drawing._style():
-        figure, axes = drawing._figure(len(titles) + 1, (3.9, 3.6))
-        looks = drawing._looks(labels)
+    with plots.style():
+        figure, axes = plots.panels(len(titles) + 1, (3.9, 3.6))
+        looks = plots.looks(labels)
         for ax, (metric, title) in zip(axes, titles.items(), strict=False):
             ax.set(xscale="log", yscale="log", title=title, xlabel="items")
             for label, points in lines[metric].items():
@@ -146,7 +147,7 @@ def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
         ax = axes[-1]
         dashed = " (dashed: memory)" if "memory" in titles else ", time"
         ax.set(xscale="log", title=f"GATr / Transformer{dashed}", xlabel="items")
-        ax.axhline(1, color=drawing.GREY, linewidth=0.8)
+        ax.axhline(1, color=plots.GREY, linewidth=0.8)
         for metric, dash in (("time", "-"), ("memory", "--")):
             theirs = dict(lines[metric].get("Transformer", []))
             for label, points in lines[metric].items():
@@ -156,5 +157,5 @@ def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
         ax.set_ylim(bottom=0)
         for ax in axes:
             ax.grid(visible=True, axis="y")
-        drawing._legend(figure, [dict(label=label, **look) for label, look in looks.items()])
-        return drawing._png(figure)
+        plots.legend(figure, [dict(label=label, **look) for label, look in looks.items()])
+        return plots.png(figure)

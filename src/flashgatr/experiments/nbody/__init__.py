@@ -28,4 +28,5 @@ EXPERIMENT = Experiment(
     count="systems",
     about=_about,
     data=f"{_HERE}.command:data",
+    report=f"{_HERE}.report.contents:REPORT",
 )

@@ -1,0 +1,57 @@
+"""Names and explanations that the n-body report shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+TITLE = "n-body: where will the bodies be?"
+INTRODUCTION = """<p>Models see masses, positions and velocities of bodies that attract each other,
+and predict their positions after a while. The error of a system is the mean square of the
+differences of all coordinates. A few systems in which bodies nearly collide dominate the mean.
+Therefore median, 90 % quantile and the mean of the best 99 % of the systems stand beside it. ±
+is the standard error over seeds.</p>"""
+MODELS = {"gatr": "GATr", "transformer": "Transformer", "mlp": "MLP"}
+SETS = {
+    "eval": (
+        "New systems",
+        "Drawn like the training systems. README: values from the README of the authors' code.",
+    ),
+    "more_bodies": ("More bodies", "Six bodies instead of four."),
+    "translated": ("Translated", "Other systems, around (200, 0, 0) instead of the origin."),
+    "eval_moved": (
+        "Moved",
+        "The new systems of the first table, moved by (200, 0, 0): an equivariant model keeps its "
+        "errors.",
+    ),
+}
+"""Evaluation sets: title and explanation."""
+METRICS = {"mse": "mean", "median": "median", "q90": "90 % quantile", "trimmed": "best 99 %"}
+CAPTIONS = {
+    "figure.png": "Mean over seeds of the mean squared error, and its standard error. Grey dashes: "
+    "the README of the authors' code. Dotted: the guess that all bodies move on straight lines.",
+    "curves.png": "Mean squared error on the validation set during training, one line per run.",
+    "trajectories.png": "Four of the new systems, chosen by the rank of GATr's error, which stands "
+    "above each, and seen along the axis in which they spread least. A thin line leads from where "
+    "a body ends to where a model puts it.",
+}
+REFERENCE: dict[str, Any] = {
+    "source": "README of the authors' code",
+    "set": "eval",
+    "samples": 1000,
+    "steps": 5000,
+    "mse": {
+        "GATr": 0.0005, "SEGNN": 0.0006, "SE(3)-Transformer": 0.0025,
+        "Transformer": 0.0050, "GCA-GNN": 0.0526, "MLP": 0.0776,
+    },
+}  # fmt: skip
+"""The authors' results."""
+
+
+def short(number: float, digits: int) -> str:
+    """A number with a short exponent.
+
+    >>> short(0.000123, 1)
+    '1.2e-4'
+    """
+    mantissa, exponent = f"{number:.{digits}e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
