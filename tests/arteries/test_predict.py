@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr import io
-from flashgatr.experiments import cli, registry, runs
+from flashgatr.experiments import cli, runs, table
 from flashgatr.experiments.arteries import drawn, models, surface, vessel, vtkxml
 from flashgatr.experiments.arteries import predict as prediction
 from flashgatr.experiments.arteries.formats import read as read_file
@@ -33,7 +33,7 @@ def make_run(folder, *changes):
     small = [] if "model.name=transformer" in changes else [f"model.options.{x}" for x in SMALL]
     config = override(runs.defaults("arteries"), [*small, "device=cpu", *changes])
     torch.manual_seed(0)
-    model = registry.build(config.experiment, config.model.name, dict(config.model.options))
+    model = table.find(config.experiment).build(config.model.name, dict(config.model.options))
     with torch.no_grad():
         for x in model.parameters():
             x += 0.2 * torch.randn_like(x)

@@ -19,9 +19,9 @@ from flashgatr.experiments.arteries.report.titles import CAPTIONS, REFERENCE
 from flashgatr.experiments.arteries.report.wall_maps import Wall
 from flashgatr.experiments.arteries.shards import write_shard
 from flashgatr.experiments.config import override, save
-from flashgatr.experiments.engine.trainer import fingerprint
 from flashgatr.experiments.report import commands, learning_curves, plots
 from flashgatr.experiments.report.collect import collect
+from flashgatr.train.trainer import fingerprint
 
 from .walls import chosen, tube
 from .walls import walls as all_walls

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flashgatr import LoadError, experiments
-from flashgatr.experiments import report, runs
+from flashgatr.experiments import report, table
 from flashgatr.experiments.config import (
     ConfigError,
     DataConfig,
@@ -19,10 +19,10 @@ from flashgatr.experiments.config import (
     TrainConfig,
     save,
 )
-from flashgatr.experiments.engine.trainer import fingerprint
 from flashgatr.experiments.experiment import Experiment, Metric
 from flashgatr.experiments.report import generic, lookup, markup
 from flashgatr.experiments.report.protocol import Contents, Report, Section
+from flashgatr.train import fingerprint
 
 EXPERIMENTS = Path(experiments.__file__).parent
 GENERIC = EXPERIMENTS / "report"
@@ -40,9 +40,8 @@ def declare(monkeypatch):
 
     def put(**options):
         experiment = Experiment("springs", task=object, metrics=METRICS, **options)
-        known = lookup.known_experiments() | {"springs": experiment}
-        monkeypatch.setattr(lookup, "known_experiments", lambda: known)
-        monkeypatch.setattr(runs, "EXPERIMENTS", (*runs.EXPERIMENTS, "springs"))
+        source = table.Source(experiment, Path("springs.py"), sha256="0" * 64)
+        monkeypatch.setattr(table, "_files", {"springs": source})
 
     return put
 

@@ -18,7 +18,6 @@ from flashgatr.experiments.config import (
     override,
     save,
 )
-from flashgatr.experiments.engine.trainer import fingerprint
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.metrics import summarise, system_errors
 from flashgatr.experiments.nbody.report import data_efficiency, trajectories
@@ -27,6 +26,7 @@ from flashgatr.experiments.nbody.report.titles import CAPTIONS, MODELS, short
 from flashgatr.experiments.report import commands, learning_curves, plots
 from flashgatr.experiments.report.collect import collect
 from flashgatr.experiments.report.labels import labelled
+from flashgatr.train.trainer import fingerprint
 
 SETS = ("eval", "more_bodies", "translated", "eval_moved")
 SMALL = {

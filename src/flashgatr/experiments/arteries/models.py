@@ -11,6 +11,7 @@ do not. An equivariant f therefore gives f(-P', N', g) = the mirror image of f(P
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +22,6 @@ from ...algebra import NORMAL
 from ...batch import Sets
 from ...config import preset
 from ..baselines.transformer import Transformer
-from ..registry import register
 from .unconstrained import UnconstrainedGATr
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -87,23 +87,18 @@ class TransformerArteries(nn.Module):
         return self.net(features, offsets=offsets, max_items=max_items, mask=mask)  # type: ignore[no-any-return]
 
 
-def _register_variant(name: str, changes: dict[str, Any]) -> None:
-    @register("arteries", name)
+def _variant(changes: dict[str, Any]) -> Callable[..., nn.Module]:
     def build(both_signs: bool = False, **options: Any) -> nn.Module:
         return GATrArteries(GATr(preset("arteries", **changes | options)), both_signs=both_signs)
 
-
-for _name, _changes in VARIANTS.items():
-    _register_variant(_name, _changes)
+    return build
 
 
-@register("arteries", "gatr_unconstrained")
 def unconstrained(**options: Any) -> nn.Module:
     """Without equivariance constraints on the linear maps, and therefore without recentring."""
     return GATrArteries(UnconstrainedGATr(preset("arteries", **{"recenter": False} | options)))
 
 
-@register("arteries", "transformer")
 def transformer(
     hidden_channels: int = 160, num_heads: int = 4, multi_query: bool = True, **options: Any
 ) -> nn.Module:
@@ -112,3 +107,10 @@ def transformer(
         7, 3, hidden_channels, num_heads=num_heads, multi_query=multi_query, **options
     )
     return TransformerArteries(net)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    **{name: _variant(changes) for name, changes in VARIANTS.items()},
+    "gatr_unconstrained": unconstrained,
+    "transformer": transformer,
+}

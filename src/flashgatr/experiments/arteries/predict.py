@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from ...io import _write
+from ...train import distributed
+from ...train.settings import RunConfig, override
+from ...train.trainer import set_precision
 from .. import runs
-from ..config import RunConfig, override
-from ..engine import distributed
-from ..engine.trainer import set_precision
 from . import vtkxml
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors

@@ -12,16 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import registry
-from ..config import ConfigError, RunConfig, suggest
+from ...train.settings import ConfigError, RunConfig, suggest
 from ..hashing import hash_of
-from . import LABEL_SCALE, models, orientation
+from . import EXPERIMENT, LABEL_SCALE, orientation
 from .data import Contents, choose, load
 from .mesh import Array, ArteryError, Mesh
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
 from .packed import Batch, Packed, pack, sent, turns
 
-assert models  # registers them
 DISTANCE = 1e3  # cm
 """How far the meshes of `test_moved` are moved, about 300 lengths of a vessel."""
 TOGETHER = 8  # meshes in a batch of an evaluation
@@ -84,7 +82,7 @@ class ArteryTask:
         self.folder = Path(config.data.folder)
         self.precision = config.train.precision
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model = registry.build("arteries", config.model.name, dict(config.model.options))
+        self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         self._limits = {
             "train": config.data.train_samples,
             "val": self.options.val_limit,

@@ -8,9 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ... import LoadError
+from ...train.settings import ConfigError
+from ...train.trainer import fingerprint
 from .. import runs
-from ..config import ConfigError
-from ..engine.trainer import fingerprint
 from ..experiment import Experiment
 from . import generic, lookup
 from .labels import identity_of

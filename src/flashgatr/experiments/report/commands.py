@@ -7,9 +7,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from ...train import toml
+from ...train.settings import RunConfig
 from .. import runs as run_folders
-from .. import toml
-from ..config import RunConfig
 from . import lookup
 from .labels import model_settings
 from .protocol import Run

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .. import toml
-from ..config import RunConfig
-from ..engine.trainer import identity
+from ...train import toml
+from ...train.settings import RunConfig
+from ...train.trainer import identity
 from . import lookup
 from .protocol import Run
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..engine import log
+from ...train import log
 from . import plots
 from .protocol import Run
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ... import __version__
-from .. import config as configuration
+from ...train import settings as configuration
 from .labels import model_settings
 from .protocol import Collected, Run
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import RunConfig
+from ...train.settings import RunConfig
 from ..experiment import Experiment
 
 BAD_INPUT = (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError)

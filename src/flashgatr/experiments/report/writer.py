@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ..config import write_atomically
+from ...train.settings import write_atomically
 from . import markup
 from .collect import collect, report_of
 from .numbers import finite

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...io import to_safetensors
+from ..io import to_safetensors
 
 FORMAT = 1
 LATEST = "latest"
