@@ -7,10 +7,10 @@ import zlib
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import formats, vtkxml
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preprocess import require_closed
-from flashgatr.experiments.arteries.surface import volume
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.wall import require_closed
+from flashgatr.experiments.arteries.vessel import formats, vtkxml
+from flashgatr.experiments.arteries.vessel.surface import volume
 
 from . import meshfiles
 from .test_fuzz import mutated

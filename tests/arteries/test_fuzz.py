@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import hdf5
-from flashgatr.experiments.arteries.mesh import ArteryError, Mesh
-from flashgatr.experiments.arteries.preprocess import prepare
-from flashgatr.experiments.arteries.raw import merge, read_raw, sample_names, write_raw
-from flashgatr.experiments.arteries.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data import hdf5
+from flashgatr.experiments.arteries.data.mesh import ArteryError, Mesh
+from flashgatr.experiments.arteries.data.raw import merge, read_raw, sample_names, write_raw
+from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data.wall import prepare
 
 from .tubes import compact, tube
 

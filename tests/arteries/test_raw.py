@@ -6,9 +6,9 @@ import h5py
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import hdf5
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.raw import (
+from flashgatr.experiments.arteries.data import hdf5
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.raw import (
     RawMesh,
     merge,
     read_raw,

@@ -8,10 +8,10 @@ import pytest
 from safetensors.numpy import load_file, save, save_file
 
 from flashgatr import io
-from flashgatr.experiments.arteries import shards
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preprocess import prepare
-from flashgatr.experiments.arteries.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data import shards
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data.wall import prepare
 
 from .test_fuzz import same
 from .tubes import compact, tube

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.raw import read_raw, sample_names
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.raw import read_raw, sample_names
 from flashgatr.experiments.arteries.synthetic.elements import NODE_POINTS, Layer
 from flashgatr.experiments.arteries.synthetic.equations import FlowError
 from flashgatr.experiments.arteries.synthetic.flow import Fluid, flux, nodal_pressure, solve

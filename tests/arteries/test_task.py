@@ -9,10 +9,11 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli, results, runs, sweep
-from flashgatr.experiments.arteries import LABEL_SCALE, orientation, task
-from flashgatr.experiments.arteries.mesh import ArteryError
+from flashgatr.experiments.arteries import LABEL_SCALE, task
+from flashgatr.experiments.arteries.batches import turns
+from flashgatr.experiments.arteries.data import orientation
+from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
-from flashgatr.experiments.arteries.packed import turns
 from flashgatr.experiments.config import ConfigError, override, save
 
 from .walls import chosen, tube, walls

@@ -3,7 +3,7 @@
 import numpy as np
 from safetensors.numpy import save_file
 
-from flashgatr.experiments.arteries.raw import RawMesh
+from flashgatr.experiments.arteries.data.raw import RawMesh
 
 
 def tube(

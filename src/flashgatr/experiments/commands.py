@@ -298,7 +298,7 @@ def predict(
     """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
     if experiment != "arteries":
         raise ValueError(f"unknown experiment {experiment!r} to predict in; expected arteries")
-    from .arteries import predict as arteries
+    from .arteries.vessel import predict as arteries
 
     found, notes, files = arteries.run(
         cli.run_folder(run),

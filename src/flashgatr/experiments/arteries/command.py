@@ -7,9 +7,9 @@ from pathlib import Path
 
 import typer
 
-from .data import DIVISIONS, describe
-from .preparation import Result, prepare_folder
-from .verification import verify as checks_of
+from .data.preparation import Result, prepare_folder
+from .data.sets import DIVISIONS, describe
+from .data.verification import verify as checks_of
 
 SHOWN = 20  # failed samples named one by one
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import drawing
-from .mesh import Array, Mesh
+from .data.mesh import Array, Mesh
 
 PICTURES = {
     "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, and its standard error.",

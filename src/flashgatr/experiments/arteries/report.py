@@ -27,7 +27,8 @@ from .. import drawing, runs
 from .. import report as reports
 from ..measures import MEASURES
 from ..report import Run
-from . import data, orientation, page, pictures
+from . import page, pictures
+from .data import orientation, sets
 from .pictures import PICTURES, Wall
 from .task import Options, orientations, predict
 
@@ -286,7 +287,7 @@ def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = runs.load_model(run.config).float().eval().to(device)
     options = Options.read(run.config.data.options)
-    every = data.load(run.config.data.folder, "test", division=options.division)
+    every = sets.load(run.config.data.folder, "test", division=options.division)
     meshes = [mesh for mesh in every if mesh.name in titles]
     turns = orientations(meshes, _orientation(run))
     turned = [orientation.turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]

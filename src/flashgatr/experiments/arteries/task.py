@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from .. import registry
 from ..config import ConfigError, RunConfig, suggest
 from ..hashing import hash_of
-from . import LABEL_SCALE, models, orientation
-from .data import Contents, choose, load
-from .mesh import Array, ArteryError, Mesh
+from . import LABEL_SCALE, models
+from .batches import Batch, Packed, pack, sent, turns
+from .data import orientation
+from .data.mesh import Array, ArteryError, Mesh
+from .data.sets import Contents, choose, load
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
-from .packed import Batch, Packed, pack, sent, turns
 
 assert models  # registers them
 DISTANCE = 1e3  # cm

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from .. import registry
-from ..arteries.mesh import Mesh
-from ..arteries.packed import ROUND, pack
+from ..arteries.batches import ROUND, pack
+from ..arteries.data.mesh import Mesh
 from ..arteries.task import ArteryTask, Options
 from ..config import TrainConfig, from_dict
 from ..engine.distributed import World

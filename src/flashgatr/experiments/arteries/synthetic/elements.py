@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..mesh import Array
+from ..data.mesh import Array
 
 NODES, VERTICES = 27, 8
 UNKNOWNS = 3 * NODES + VERTICES

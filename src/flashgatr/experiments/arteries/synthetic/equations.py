@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
-from ..mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 from .elements import NODES, Layer
 from .grid import Grid
 

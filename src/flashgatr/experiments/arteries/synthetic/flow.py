@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..mesh import Array
+from ..data.mesh import Array
 from .elements import NODE_POINTS, face_shape, gradients, shape
 from .equations import Equations, FlowError
 from .grid import Grid, MeshSize, between, sweep

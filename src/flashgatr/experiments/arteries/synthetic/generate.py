@@ -20,8 +20,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..mesh import ArteryError
-from ..raw import RawMesh, read_raw, write_raw
+from ..data.mesh import ArteryError
+from ..data.raw import RawMesh, read_raw, write_raw
 from .flow import Flow, flux, nodal_pressure, solve, wall_stress
 from .grid import MeshSize, surface
 from .tube import Tube, draw

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..mesh import Array
+from ..data.mesh import Array
 from .tube import Tube
 
 MeshSize: TypeAlias = tuple[int, int, int]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from ..mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 MAX_BEND = 0.6  # radius × curvature; beyond it the sections of the tube come close to each other
 STENOSES = (0.10, 0.35, 0.55)  # probabilities of 0, 1 and 2

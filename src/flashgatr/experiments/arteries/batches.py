@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import LABEL_SCALE
-from .mesh import Mesh
+from .data.mesh import Mesh
 
 Batch: TypeAlias = tuple[Tensor, ...]
 ROUND = 256  # nodes

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...io import _write
+from ....io import _write
 from .hdf5 import HINT, READER
 from .mesh import Array, ArteryError
 

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .data import tenths
 from .hdf5 import HINT
 from .mesh import ArteryError, Mesh
-from .preprocess import chosen_method, prepare
 from .raw import RawMesh, read_raw, sample_names, sample_number
+from .sets import tenths
 from .shards import Header, PathLike, read_index, read_shard, write_shard
+from .wall import chosen_method, prepare
 
 BLOCK = 100  # sample numbers per shard
 TOTALS = ("nodes", "faces", "inlet", "wss_sum", "wss_max")

@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ..data.mesh import Array, ArteryError
 from . import polygons, vtkxml
-from .mesh import Array, ArteryError
 
 MAX_FILE = 1 << 30  # bytes
 FARTHEST = 1e7  # from the origin, in any unit

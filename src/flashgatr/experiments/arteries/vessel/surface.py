@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 FEWEST, MOST = 100, 200_000  # nodes
 MANY = 10  # pieces; more are faces that do not share their nodes
@@ -181,7 +181,7 @@ def _outward(surface: Surface) -> Surface:
 
 def volume(position: Array, face: Array) -> float:
     """What the surface encloses; with openings closed by cones from the middle of their rims."""
-    from .ends import rims
+    from .boundaries import rims
 
     x = position - position.mean(axis=0)
     pieces = [face]

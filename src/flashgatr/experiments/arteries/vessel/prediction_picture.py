@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import drawing
-from .mesh import Array, Mesh
-from .pictures import MAPS
+from ... import drawing
+from ..data.mesh import Array, Mesh
+from ..pictures import MAPS
 
 if TYPE_CHECKING:
     from .predict import Prediction

@@ -15,19 +15,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...io import _write
-from .. import runs
-from ..config import RunConfig, override
-from ..engine import distributed
-from ..engine.trainer import set_precision
+from ....io import _write
+from ... import runs
+from ...config import RunConfig, override
+from ...engine import distributed
+from ...engine.trainer import set_precision
+from ..data.mesh import Array, ArteryError, Mesh
+from ..metrics import MeshErrors, mesh_errors
+from ..models import GATrArteries
+from ..task import predict as stress
+from ..unconstrained import AnyLinear
 from . import vtkxml
-from .mesh import Array, ArteryError, Mesh
-from .metrics import MeshErrors, mesh_errors
-from .models import GATrArteries
-from .task import predict as stress
-from .unconstrained import AnyLinear
-from .vessel import REFERENCE, Vessel
-from .vessel import read as read_vessel
+from .model_input import REFERENCE, Vessel
+from .model_input import read as read_vessel
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def part(mesh: Mesh, keep: Array) -> Mesh:
 
 def save(prediction: Prediction, folder: Path, source: Path | None = None) -> list[Path]:
     """Write FOLDER/NAME.vtp and FOLDER/NAME.png and return where they are."""
-    from .drawn import picture
+    from .prediction_picture import picture
 
     mesh = prediction.mesh
     fields = {

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from .mesh import Array, ArteryError
-from .preprocess import CUT, MARGIN
+from ..data.mesh import Array, ArteryError
+from ..data.wall import CUT, MARGIN
 
 LENGTH = CUT + MARGIN  # diameters
 HOLE = 0.2  # openings of less than this share of the largest one's diameter are holes

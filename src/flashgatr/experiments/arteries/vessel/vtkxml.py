@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from .mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 MAX_BYTES = 1 << 29  # of one array
 TYPES = {

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from . import formats, raw
-from .ends import LENGTH, End, cap, chosen, ends, extension, is_extended
-from .mesh import Array, ArteryError, Mesh, between
-from .preprocess import CUT, MARGIN, geodesics, inlet_diameter, normals, require_closed
+from ..data import raw
+from ..data.mesh import Array, ArteryError, Mesh, between
+from ..data.wall import CUT, MARGIN, geodesics, inlet_diameter, normals, require_closed
+from . import formats
+from .boundaries import LENGTH, End, cap, chosen, ends, extension, is_extended
 from .surface import Surface, cleaned
 
 UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}

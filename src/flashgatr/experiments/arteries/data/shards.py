@@ -19,9 +19,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ...io import _write
+from ....io import _write
 from .mesh import Array, ArteryError, Mesh, between
-from .preprocess import MARGIN
+from .wall import MARGIN
 
 PathLike: TypeAlias = str | os.PathLike[str]
 Header: TypeAlias = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 Polygons: TypeAlias = tuple[Array, Array, Array]  # positions (N, 3), nodes, offsets (polygons + 1)
 

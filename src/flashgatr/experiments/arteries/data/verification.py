@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from . import LABEL_SCALE
-from .data import describe, numbers, scan
+from .. import LABEL_SCALE
 from .preparation import TOTALS
+from .sets import describe, numbers, scan
 from .shards import PathLike
 
 SAMPLES = 2000
