@@ -28,9 +28,11 @@ from .. import report as reports
 from ..measures import MEASURES
 from ..report import Run
 from . import page, pictures
-from .data import orientation, sets
+from .data import sets
+from .data.orientation import orientations, turned
+from .inference import predict_meshes
 from .pictures import PICTURES, Wall
-from .task import Options, orientations, predict
+from .task import Options
 
 MODELS = {
     "gatr": "GATr",
@@ -290,10 +292,12 @@ def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
     every = sets.load(run.config.data.folder, "test", division=options.division)
     meshes = [mesh for mesh in every if mesh.name in titles]
     turns = orientations(meshes, _orientation(run))
-    turned = [orientation.turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
+    oriented = [turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
     return {
         mesh.name: Wall(titles[mesh.name], mesh, {run.label: found.numpy() @ turn})
-        for mesh, turn, found in zip(meshes, turns, predict(model, turned, device), strict=True)
+        for mesh, turn, found in zip(
+            meshes, turns, predict_meshes(model, oriented, device), strict=True
+        )
     }
 
 

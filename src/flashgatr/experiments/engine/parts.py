@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...kernels.gpu import beside
 from .flat import FlatAdam
-from .task import Batch
+from .task import Batch, map_batch, tensors_of
 
 LANES = 2
 Outcome = tuple[Tensor, Tensor, Tensor]
@@ -27,7 +27,7 @@ Outcome = tuple[Tensor, Tensor, Tensor]
 Gradients = Callable[[Batch, Tensor], Tensor]
 """Puts the gradients of a batch's weighted loss into the parameters, and returns the loss."""
 Update = Callable[[Tensor, Tensor, FlatAdam], Outcome]
-Shapes = tuple[torch.Size, ...]
+Shapes = tuple[torch.Size | None, ...]
 
 
 class Lane:
@@ -44,13 +44,13 @@ class Lane:
 
     def add(self, batch: Batch, share: float) -> None:
         """Add a part's loss and gradient, as soon as the current stream has made it."""
-        shapes = tuple(x.shape for x in batch)
+        shapes = tuple(None if x is None else x.shape for x in batch)
         if shapes not in self._captured:
             self._captured[shapes] = self._capture(batch)
         graph, buffers = self._captured[shapes]
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for buffer, x in zip(buffers, batch, strict=True):
+            for buffer, x in zip(tensors_of(buffers), tensors_of(batch), strict=True):
                 buffer.copy_(x)
                 x.record_stream(self.stream)
             self._share.fill_(share)
@@ -58,7 +58,7 @@ class Lane:
 
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         torch.cuda.synchronize()  # lanes share the parameters' gradients while they are captured
-        buffers = tuple(x.clone() for x in batch)
+        buffers = map_batch(Tensor.clone, batch)
         with torch.random.fork_rng([self._share.device]):  # this step draws as all later ones do
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):

@@ -18,7 +18,7 @@ from .distributed import World
 from .flat import FlatAdam
 from .parts import LANES, PartGraphs
 from .parts import Outcome as Outcome
-from .task import Batch, Divisible, Task
+from .task import Batch, Divisible, Task, map_batch, tensors_of
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Adam:
@@ -99,13 +99,14 @@ class Stepper:
         if self._captured is None:
             with torch.random.fork_rng([self.world.device]):  # this step draws as all later ones do
                 self._captured = self._capture(batch)
-        if [x.shape for x in batch] != [x.shape for x in self._buffers]:
+        given, buffers = tensors_of(batch), tensors_of(self._buffers)
+        if [x.shape for x in given] != [x.shape for x in buffers]:
             raise ValueError(
                 "cuda_graph needs batches of one shape, got "
-                f"{[tuple(x.shape) for x in batch]} after {[tuple(x.shape) for x in self._buffers]}; "
+                f"{[tuple(x.shape) for x in given]} after {[tuple(x.shape) for x in buffers]}; "
                 "set train.cuda_graph = false"
             )
-        for buffer, x in zip(self._buffers, batch, strict=True):
+        for buffer, x in zip(buffers, given, strict=True):
             buffer.copy_(x)
         graph, outcome, _ = self._captured
         graph.replay()
@@ -170,7 +171,7 @@ class Stepper:
 
         The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
         """
-        self._buffers = tuple(x.to(self.world.device, copy=True) for x in batch)
+        self._buffers = map_batch(lambda x: x.to(self.world.device, copy=True), batch)
         flat = self._warm_up(self._gathered())
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), beside() as side:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from torch import Tensor, nn
 
-Batch = tuple[Tensor, ...]
+Batch: TypeAlias = Any
+"""A NamedTuple or tuple of tensors, or None where an optional field is absent; the task defines it."""
+
+
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """The tensors of a batch, in the order of its fields."""
+    return [x for x in batch if x is not None]
+
+
+def map_batch(function: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
+    """A batch of the same type with the function applied to each of its tensors."""
+    found = [None if x is None else function(x) for x in batch]
+    return type(batch)(*found) if hasattr(batch, "_fields") else tuple(found)
 
 
 class Task(Protocol):

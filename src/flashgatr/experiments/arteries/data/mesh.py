@@ -1,4 +1,4 @@
-"""A vessel wall as the models see it: nodes with normals, distance from the inlet, and where known the stress."""
+"""A vessel wall as the models see it: nodes with normals, distances from the inlet and, if known, the stress."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+THIN = 1e-12
+"""A face is thin if twice its area is at most this share of its longest edge squared; it has no normal then."""
 
 
 class ArteryError(ValueError):
@@ -17,7 +19,7 @@ class ArteryError(ValueError):
 
 @dataclass(frozen=True)
 class Mesh:
-    """N nodes without flow extensions. `mask` says which of them count in loss and metrics."""
+    """N nodes without flow extensions. `mask` marks the nodes that count in loss and metrics."""
 
     name: str
     index: int
@@ -28,6 +30,8 @@ class Mesh:
     inlet_diameter: float
     wss: Array | None = None  # (N, 3) float32, dyn/cm²
     face: Array | None = None  # (M, 3) int64
+    edges: Array | None = None  # (E, 2) int64, node numbers
+    neighbours: Array | None = None  # (N, K) int64, node numbers; -1 where there are fewer than K
 
     @property
     def nodes(self) -> int:
@@ -35,6 +39,19 @@ class Mesh:
 
 
 def between(geodesic: Array, margin: float) -> Array:
-    """Which nodes lie farther than `margin` from both ends."""
+    """Which nodes are farther than `margin` from the smallest and from the largest distance."""
     low, high = geodesic.min() + np.float32(margin), geodesic.max() - np.float32(margin)
     return np.asarray((geodesic > low) & (geodesic < high))
+
+
+def kept_faces(face: Array, keep: Array) -> Array:
+    """The faces whose nodes are all kept, in the numbering of the kept nodes."""
+    number = np.cumsum(keep) - 1
+    return np.asarray(number[face[keep[face].all(axis=1)]], dtype=np.int64)
+
+
+def is_thin(position: Array, face: Array, double_area: Array) -> Array:
+    """Which faces have almost no area, compared with the square of their longest edge."""
+    corners = position[face]
+    longest = np.square(corners - np.roll(corners, 1, axis=1)).sum(axis=2).max(axis=1)
+    return np.asarray(double_area <= THIN * longest)

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from ..data import raw
-from ..data.mesh import Array, ArteryError, Mesh, between
-from ..data.wall import CUT, MARGIN, geodesics, inlet_diameter, normals, require_closed
+from ..data.mesh import Array, ArteryError, Mesh
+from ..data.wall import CUT, MARGIN, between_extensions, inlet_diameter, prepare_wall
 from . import formats
 from .boundaries import LENGTH, End, cap, chosen, ends, extension, is_extended
 from .surface import Surface, cleaned
@@ -62,7 +62,7 @@ class _Closed:
     is_added: tuple[bool, bool] = (False, False)  # extensions at the inlet, at another end
 
 
-def read(
+def read_vessel(
     path: Path,
     *,
     sample: str | None = None,
@@ -137,7 +137,7 @@ def _vectors(name: str, x: Array | None) -> Array | None:
 
 
 def _published(found: raw.RawMesh, scale: str, method: str) -> Vessel:
-    """As `prepare` does it."""
+    """A vessel in the published layout, prepared as the training data are."""
     everything = np.arange(found.nodes)
     diameter = inlet_diameter(found.position, found.face, found.inlet)
     unit, notes = _unit(diameter, scale)
@@ -324,39 +324,32 @@ def _closed(
 def _inputs(
     closed: _Closed, name: str, index: int, cut: bool, method: str
 ) -> tuple[Mesh, Array, float]:
-    """Inputs at the nodes that the models see, which nodes these are, and the geodesic at the file's inlet."""
+    """The model's inputs, the nodes that they are for, and the geodesic distance at the file's inlet."""
     near = own = closed.position.astype(np.float32)
-    if (near != closed.position).any():  # a far mesh would lose its shape
+    if (near != closed.position).any():  # a mesh far from the origin would lose its shape
         center = closed.position.mean(axis=0)
         near = (closed.position - center).astype(np.float32)
         own = near if np.abs(center).max() > FAR else own
-    require_closed(near, closed.face)
-    diameter = inlet_diameter(near, closed.face, closed.inlet)
-    normal = normals(near, closed.face)
-    geodesic = geodesics(near, closed.face, closed.inlet, method)
-    keep = _uncut(closed, geodesic, diameter) if cut else ~(closed.is_cap | closed.far)
-    mask = between(geodesic[keep], MARGIN * diameter) if keep.any() else keep
-    if not cut and closed.far.any():
-        mask = closed.origin[keep] >= 0
-    if not mask.any():
-        length = float(geodesic.max() - geodesic.min())
-        hint = "; if it has no flow extensions, --extensions add" + (" or keep" if cut else "")
-        raise ArteryError(
-            f"it is {length:.3g} cm long with an inlet of diameter {diameter:.3g} cm, so that nothing "
-            f"is left between its ends{hint}"
-        )
-    number = np.cumsum(keep) - 1
-    face = number[closed.face[keep[closed.face].all(axis=1)]]
-    mesh = Mesh(name, index, own[keep], normal[keep], geodesic[keep], mask, diameter, face=face)
-    return mesh, keep, float(geodesic[closed.joint].mean()) if len(closed.joint) else 0.0
+
+    def keep(geodesic: Array, diameter: float) -> Array:
+        if cut:
+            return _uncut(closed, geodesic, diameter)
+        return np.asarray(~(closed.is_cap | closed.far))
+
+    hint = "; if it has no flow extensions, --extensions add" + (" or keep" if cut else "")
+    inside = closed.origin >= 0 if not cut and closed.far.any() else None
+    found = raw.RawMesh(name, index, near, closed.face, closed.inlet)
+    wall = prepare_wall(found, keep, method, inside=inside, hint=hint)
+    start = float(wall.geodesic[closed.joint].mean()) if len(closed.joint) else 0.0
+    return replace(wall.mesh, position=own[wall.keep]), wall.keep, start
 
 
 def _uncut(closed: _Closed, geodesic: Array, diameter: float) -> Array:
-    """What is left between extensions. Where one was added, that alone is cut, never the file's nodes."""
+    """The nodes between the extensions. Nodes of the file are kept where an extension was added."""
     is_first = geodesic < (geodesic.min() + geodesic.max()) / 2
     inlet, outlet = closed.is_added
     is_safe = (closed.origin >= 0) & ((is_first & inlet) | (~is_first & outlet))
-    return np.asarray(between(geodesic, CUT * diameter) | is_safe)
+    return np.asarray(between_extensions(geodesic, diameter) | is_safe)
 
 
 def _resolution(mesh: Mesh) -> list[str]:

@@ -20,14 +20,13 @@ from ... import runs
 from ...config import RunConfig, override
 from ...engine import distributed
 from ...engine.trainer import set_precision
-from ..data.mesh import Array, ArteryError, Mesh
+from ..data.mesh import Array, ArteryError, Mesh, kept_faces
+from ..inference import predict_meshes
 from ..metrics import MeshErrors, mesh_errors
 from ..models import GATrArteries
-from ..task import predict as stress
 from ..unconstrained import AnyLinear
 from . import vtkxml
-from .model_input import REFERENCE, Vessel
-from .model_input import read as read_vessel
+from .model_input import REFERENCE, Vessel, read_vessel
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,11 @@ def moves_along(model: nn.Module) -> bool:
     return isinstance(model, GATrArteries) and not is_free
 
 
-def predict(model: nn.Module, vessel: Vessel) -> Prediction:
+def predict_vessel(model: nn.Module, vessel: Vessel) -> Prediction:
     """The stress on the nodes that came from the file."""
     set_precision("float32")
     device = next(model.parameters()).device
-    found = next(iter(stress(model, [vessel.mesh], device))).numpy()
+    found = next(predict_meshes(model, [vessel.mesh], device)).numpy()
     if not np.isfinite(found).all():
         raise ArteryError(f"the model predicts numbers on {vessel.mesh.name} that are not finite")
     own = vessel.origin >= 0
@@ -104,7 +103,6 @@ def predict(model: nn.Module, vessel: Vessel) -> Prediction:
 def part(mesh: Mesh, keep: Array) -> Mesh:
     """Some nodes of a mesh, and the faces between them."""
     assert mesh.face is not None
-    number = np.cumsum(keep) - 1
     return replace(
         mesh,
         position=mesh.position[keep],
@@ -112,7 +110,9 @@ def part(mesh: Mesh, keep: Array) -> Mesh:
         geodesic=mesh.geodesic[keep],
         mask=mesh.mask[keep],
         wss=None if mesh.wss is None else mesh.wss[keep],
-        face=number[mesh.face[keep[mesh.face].all(axis=1)]],
+        face=kept_faces(mesh.face, keep),
+        edges=None,
+        neighbours=None,
     )
 
 
@@ -180,5 +180,5 @@ def run(
             f"{config.model.name} may predict something else for a mesh that is moved or turned; the "
             "published vessels begin at the origin and run along x"
         )
-    prediction = predict(model, vessel)
+    prediction = predict_vessel(model, vessel)
     return prediction, notes, save(prediction, out, file)
