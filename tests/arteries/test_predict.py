@@ -1,6 +1,8 @@
 """From a mesh file to the stress on its wall."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +16,11 @@ from flashgatr.experiments import cli, registry, runs
 from flashgatr.experiments.arteries import models
 from flashgatr.experiments.arteries.data import wall
 from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.preparation import prepare_folder
 from flashgatr.experiments.arteries.data.raw import read_raw, write_raw
+from flashgatr.experiments.arteries.data.shards import read_shard
 from flashgatr.experiments.arteries.data.wall import prepare
+from flashgatr.experiments.arteries.inference import predict_meshes
 from flashgatr.experiments.arteries.vessel import model_input, prediction_picture, surface, vtkxml
 from flashgatr.experiments.arteries.vessel import predict as prediction
 from flashgatr.experiments.arteries.vessel.formats import read as read_file
@@ -108,6 +113,40 @@ def test_published_vessels_are_seen_as_in_training(raw):
     assert ours.inlet_diameter == mesh.inlet_diameter
     for name in ("position", "normal", "geodesic", "mask", "face", "wss"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(mesh, name))
+
+
+def test_training_and_prediction_see_the_same_bits_of_a_published_sample(run, model, tmp_path):
+    """Once through preparation and a shard, once as the file that `flashgatr predict` reads."""
+    prepare_folder(SAMPLE.parent, tmp_path / "data", workers=1)
+    (shard,) = (tmp_path / "data").glob("*.safetensors")
+    (trained,) = (mesh for mesh in read_shard(shard) if mesh.name == SAMPLE.stem)
+    result, _, _ = prediction.run(run, SAMPLE, tmp_path / "out", device="cpu")
+    seen = result.vessel.mesh
+    assert (seen.name, seen.index) == (trained.name, trained.index)
+    assert seen.inlet_diameter == trained.inlet_diameter
+    for name in ("position", "normal", "geodesic", "mask", "wss", "face"):
+        mine, theirs = getattr(seen, name), getattr(trained, name)
+        assert mine.dtype == theirs.dtype
+        assert mine.tobytes() == theirs.tobytes(), name
+    (stress,) = predict_meshes(model, [trained], torch.device("cpu"))
+    assert result.wss.tobytes() == stress.numpy().tobytes()
+
+
+def test_prediction_does_not_import_the_training_task(run, tmp_path):
+    program = f"""
+import sys
+from typer.testing import CliRunner
+from flashgatr.experiments import cli
+arguments = ["predict", "arteries", {str(run)!r}, {str(SAMPLE)!r}, "--out", {str(tmp_path)!r}]
+result = CliRunner().invoke(cli.application(), arguments, catch_exceptions=False)
+assert result.exit_code == 0, result.output
+assert "flashgatr.experiments.arteries.vessel.predict" in sys.modules
+print([name for name in sys.modules if name.startswith("flashgatr") and name.endswith(".task")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    assert "arteries.task" not in done.stdout
+    assert (tmp_path / "sample_0001.vtp").exists()
 
 
 @pytest.mark.parametrize("kind", ["vtp", "stl", "ply"])

@@ -1,7 +1,11 @@
 """The artery experiment as the engine sees it."""
 
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +17,7 @@ from flashgatr.experiments.arteries import LABEL_SCALE, task
 from flashgatr.experiments.arteries.batches import MeshPair, pack, turns
 from flashgatr.experiments.arteries.data import orientation
 from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
 from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
 from flashgatr.experiments.config import ConfigError, override, save
 from flashgatr.experiments.engine.task import map_batch
@@ -20,6 +25,7 @@ from flashgatr.experiments.engine.task import map_batch
 from .walls import chosen, tube, walls
 
 CPU = torch.device("cpu")
+EARLIER = Path(__file__).parents[1] / "earlier"
 SMALL = ["num_blocks=1", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"]
 FAST = ["train.steps=3", "train.batch_size=2", "train.validate_every=2", "device=cpu"]
 
@@ -458,6 +464,22 @@ def test_data_are_known_by_their_numbers(monkeypatch):
     first, same, turned = make(), make(), make("data.options.orientation=canonical")
     assert first.data_hash == same.data_hash == turned.data_hash
     assert make("data.train_samples=3").data_hash != first.data_hash
+
+
+def test_changed_data_are_refused_also_without_assertions(tmp_path):
+    """`python -O` skips assert statements; the check must not depend on one."""
+    folder = tmp_path / "earlier"
+    shutil.copytree(EARLIER / "artery_data", folder / "artery_data")
+    shutil.copytree(EARLIER / "artery_run", folder / "artery_run")
+    shutil.rmtree(folder / "artery_run" / "checkpoints" / "step-00000020")
+    arguments = ["-O", "-m", "flashgatr", "train", "--resume", "--folder", "artery_run"]
+    (file,) = (folder / "artery_data").glob("*.safetensors")
+    first, *rest = read_shard(file)
+    header = read_index(file)[1]
+    write_shard(file, [replace(first, wss=1.01 * first.wss), *rest], header)
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode
+    assert "holds a run on other training data" in " ".join(done.stderr.split())
 
 
 def test_no_more_nodes_are_drawn_than_there_are():
