@@ -14,6 +14,7 @@ import torch
 
 from flashgatr.experiments.engine import checkpoint as checkpoints
 from flashgatr.experiments.engine.checkpoint import Checkpoint, CheckpointError, load, save
+from flashgatr.files import sha256
 
 from .faults import accident, fill_disk, in_child, kill
 
@@ -300,7 +301,7 @@ def test_nothing_that_is_read_can_run_code(folder, tmp_path):
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
     path = folder / "step-00000002"
     (path / "model.safetensors").write_bytes(bomb)
-    digest = checkpoints.hashlib.sha256(bomb).hexdigest()
+    digest = sha256(bomb)
     _forge(path, {"sha256": {"model": digest}})
     with pytest.warns(UserWarning, match="step-00000002 is damaged"):
         assert load(folder).step == 1

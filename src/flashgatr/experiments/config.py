@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .. import io
+from .. import files
 from . import toml
 from .toml import ConfigError as ConfigError
 
@@ -226,7 +226,7 @@ def write_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Replace a text file in one go, making its folder if need be."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    io._write(file, text.encode())
+    files.write(file, text.encode())
 
 
 def dumps(config: RunConfig) -> str:

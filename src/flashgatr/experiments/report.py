@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from .. import LoadError, __version__, io
+from .. import LoadError, __version__, files
 from . import config as configuration
 from . import drawing, page, runs, toml
 from .config import RunConfig
@@ -102,7 +102,7 @@ def store(
     out.mkdir(parents=True, exist_ok=True)
     for name in names:
         if name in pictures:
-            io._write(out / name, pictures[name])
+            files.write(out / name, pictures[name])
         else:
             (out / name).unlink(missing_ok=True)  # it would be an earlier report's
     numbers = json.dumps(_finite(report), indent=1, ensure_ascii=False, allow_nan=False)

@@ -9,7 +9,6 @@ every hash and falls back to the previous checkpoint. What is removed vanishes b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -23,7 +22,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ...io import to_safetensors
+from ...files import (
+    from_safetensors,
+    read,
+    sha256,
+    sync_folder,
+    to_safetensors,
+    write,
+    write_through,
+)
 
 FORMAT = 1
 LATEST = "latest"
@@ -58,27 +65,27 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
     aside = folder / f".{final.name}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
         _clear_leftovers(folder)
         aside.mkdir()
         hashes = {}
         for group, tensors in checkpoint.tensors.items():
             content = to_safetensors(tensors)
-            hashes[group] = hashlib.sha256(content).hexdigest()
-            _write(aside / f"{group}.safetensors", content)
+            hashes[group] = sha256(content)
+            write_through(aside / f"{group}.safetensors", content)
         header = {
             "format": FORMAT,
             "step": checkpoint.step,
             "sha256": hashes,
             "state": checkpoint.state,
         }
-        _write(aside / STATE, _sealed(header))
-        _sync(aside)
+        write_through(aside / STATE, _sealed(header))
+        sync_folder(aside)
         if final.exists():
             _drop(old)
             final.rename(old)
         aside.rename(final)
-        _sync(folder)
+        sync_folder(folder)
         _swap_latest(folder, final.name)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
@@ -122,11 +129,8 @@ def load(folder: Path) -> Checkpoint | None:
 
 
 def _read(path: Path) -> Checkpoint:
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
     try:
-        content = (path / STATE).read_bytes()
+        content = read(path / STATE)
         header = json.loads(content)
         if content != _sealed(header):
             raise ValueError("its header does not match its own hash")
@@ -139,19 +143,19 @@ def _read(path: Path) -> Checkpoint:
         for group, expected in header["sha256"].items():
             if not _GROUP.fullmatch(group):
                 raise ValueError(f"{group!r} is no name of a group of tensors")
-            content = (path / f"{group}.safetensors").read_bytes()
-            if hashlib.sha256(content).hexdigest() != expected:
+            content = read(path / f"{group}.safetensors")
+            if sha256(content) != expected:
                 raise ValueError(f"{group}.safetensors does not match its hash")
-            tensors[group] = from_bytes(content)
+            tensors[group] = from_safetensors(content)
         return Checkpoint(step, tensors, state)
-    except (*_DAMAGE, SafetensorError) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"checkpoint {path.name} is damaged: {error}") from error
 
 
 def _sealed(header: Mapping[str, Any]) -> bytes:
     """The header with the hash of its own content, as the file has it to the last byte."""
     content = {key: value for key, value in header.items() if key != "seal"}
-    seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    seal = sha256(json.dumps(content, sort_keys=True).encode())
     return json.dumps({**content, "seal": seal}, indent=1).encode()
 
 
@@ -164,10 +168,8 @@ def _complete(folder: Path) -> list[str]:
 
 
 def _swap_latest(folder: Path, name: str) -> None:
-    aside = folder / f".{LATEST}.{os.getpid()}"
-    _write(aside, f"{name}\n".encode())
-    aside.replace(folder / LATEST)
-    _sync(folder)
+    write(folder / LATEST, f"{name}\n".encode())
+    sync_folder(folder)
 
 
 def _drop(path: Path) -> None:
@@ -185,18 +187,3 @@ def _clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

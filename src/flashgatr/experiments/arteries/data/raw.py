@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ....io import _write
+from ....files import replacing, write
 from .hdf5 import HINT, READER
 from .mesh import Array, ArteryError
 
@@ -109,22 +109,15 @@ def write_raw(target: PathLike | h5py.Group, mesh: RawMesh) -> None:
     content = io.BytesIO()
     with _h5py().File(content, "w") as file:
         _fill(file, mesh)
-    _write(Path(target), content.getvalue())
+    write(Path(target), content.getvalue())
 
 
 def merge(folder: PathLike, target: PathLike) -> int:
     """Make one database of a folder's files and return how many; a sample that cannot be read stops it."""
-    names, file = sample_names(folder), Path(target)
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with _h5py().File(aside, "w") as database:
-            for name in names:
-                _fill(database.create_group(name), read_raw(folder, name))
-        with aside.open("rb") as written:
-            os.fsync(written.fileno())
-        aside.replace(file)
-    finally:
-        aside.unlink(missing_ok=True)
+    names = sample_names(folder)
+    with replacing(Path(target)) as aside, _h5py().File(aside, "w") as database:
+        for name in names:
+            _fill(database.create_group(name), read_raw(folder, name))
     return len(names)
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ....files import Header
 from .mesh import ArteryError, Mesh
-from .shards import Header, PathLike, read_index, read_shard
+from .shards import PathLike, read_index, read_shard
 
 SETS = ("train", "val", "test")
 DIVISIONS: dict[str, dict[str, range]] = {

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ....io import _write
+from .... import files
 from ... import runs
 from ...config import RunConfig, override
 from ...engine import distributed
@@ -130,12 +130,12 @@ def save(prediction: Prediction, folder: Path, source: Path | None = None) -> li
     if mesh.wss is not None:
         fields[REFERENCE] = mesh.wss
         fields["wss_error"] = np.linalg.norm(prediction.wss - mesh.wss, axis=1)
-    files = targets(folder, mesh.name, source)
+    written = targets(folder, mesh.name, source)
     folder.mkdir(parents=True, exist_ok=True)
     assert mesh.face is not None
-    _write(files[0], vtkxml.write(prediction.position, mesh.face, fields))
-    _write(files[1], picture(prediction))
-    return files
+    files.write(written[0], vtkxml.write(prediction.position, mesh.face, fields))
+    files.write(written[1], picture(prediction))
+    return written
 
 
 def targets(folder: Path, name: str, source: Path | None = None) -> list[Path]:
