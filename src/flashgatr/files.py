@@ -1,11 +1,12 @@
-"""Files that are complete or absent, and whose content is checked: atomic writing, SHA-256, safetensors.
+"""Files that are complete or absent, with checked content: atomic writing, SHA-256, safetensors.
 
-    write, replacing        write aside, flush to disk, rename: a reader finds the old file or the new one
-    to_safetensors          named tensors as bytes, and back with `from_safetensors`
-    pack_arrays             named arrays with a header, and back with `unpack_arrays`
+    write, replacing   write aside, flush to disk, rename: readers find the old file or the new one
+    to_safetensors     named tensors as bytes, and back with `from_safetensors`
+    pack_arrays        named arrays with a header, and back with `unpack_arrays`
 
-The header of packed arrays is JSON in one entry of the safetensors metadata. It says how the arrays were made and
-holds a SHA-256 over itself and the arrays. Nothing that is read can run code; damaged content is a FileError.
+The header of packed arrays is JSON in one entry of the safetensors metadata. It says how the arrays
+were made and holds a SHA-256 over itself and the arrays. Nothing that is read can run code; damaged
+content is a FileError.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def write(path: Path, content: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Within: write the file at the path that is given; at the end it is flushed to disk and renamed to `path`."""
+    """Within: write the file at the path that is given; at the end it is flushed to disk and
+    renamed to `path`.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield aside
@@ -65,7 +68,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_through(path: Path, content: bytes) -> None:
-    """Write a file and flush it to disk, without renaming: for a folder that is itself renamed when complete."""
+    """Write a file and flush it to disk, without renaming: for a folder that is itself renamed
+    when complete.
+    """
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -184,7 +189,8 @@ def parse_header(
 ) -> Header:
     """Our header among the metadata of a file, {} if there is none.
 
-    Its `format` must be `version`, and the values named in `kinds` must be there and have that type.
+    Its `format` must be `version`, and the values named in `kinds` must be there and have that
+    type.
     """
     if not metadata or key not in metadata:
         return {}

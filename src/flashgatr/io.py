@@ -1,9 +1,9 @@
-"""Saved networks: a folder with config.json and model.safetensors. Nothing that is read can run code.
+"""Saved networks: a folder with config.json and model.safetensors.
 
-config.json   {"format": 1, "model": "GATr", "flashgatr": version, "config": {...}, "sha256": hash of the weights}
+    {"format": 1, "model": "GATr", "flashgatr": version, "config": {...}, "sha256": of the weights}
 
-Files are written aside, flushed to disk and renamed, the configuration last: a folder is either the old network, the new one,
-or refused.
+Both files are written atomically, the configuration last: a folder holds the old network, the new
+one, or is refused. Nothing that is read can run code.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict
 
 
 def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
-    """Copy tensors into a network, whose parameters take their dtypes; names and shapes must match one to one."""
+    """Copy tensors into a network, whose parameters take their dtypes; names and shapes must
+    match one to one.
+    """
     own = net.state_dict()
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     if missing or unknown:

@@ -1,4 +1,6 @@
-"""Raw samples become shards, once; sets follow sample numbers; a bad sample is named and the rest goes on."""
+"""Raw samples become shards, once; sets follow sample numbers; a bad sample is named and the
+rest goes on.
+"""
 
 import os
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Damaged files give an ArteryError or a mesh, never another exception, a crash or a hang; ours never give another mesh."""
+"""Damaged files give an ArteryError or a mesh, never another exception, a crash or a hang; ours
+never give another mesh.
+"""
 
 import random
 import struct
@@ -24,7 +26,9 @@ def _patience(monkeypatch):
 
 
 def mutated(good, chance, hot):
-    """Bytes changed, mostly among the first `hot`, which tell what the others mean; the rest cut, grown or moved."""
+    """Bytes changed, mostly among the first `hot`, which tell what the others mean; the rest
+    cut, grown or moved.
+    """
     bad = bytearray(good)
     for _ in range(chance.randint(1, 4)):
         kind = chance.random()

@@ -96,7 +96,9 @@ def difference(one, other, turn=None, place=lambda x: x):
 
 
 def test_the_network_that_comes_with_the_source_knows_flows_of_another_solver():
-    """It learned from the published vessels. These are synthetic, their stress is our own solver's, their meshes are coarser."""
+    """It learned from the published vessels. These are synthetic, their stress is our own
+    solver's, their meshes are coarser.
+    """
     net = prediction.load(PRETRAINED)[0]
     told = runs.read_results(PRETRAINED)["results"]["test"]
     assert told["epsilon_mean"] < 6
@@ -208,7 +210,8 @@ def opened(raw):
 
 def _axes(raw):
     return (
-        model_input.ends(raw.position.astype(np.float64), raw.face)[0][k].outward for k in (0, 1)
+        model_input.find_ends(raw.position.astype(np.float64), raw.face)[0][k].outward
+        for k in (0, 1)
     )
 
 

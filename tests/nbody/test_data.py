@@ -1,4 +1,6 @@
-"""Data sets are the same however they are made, come back bit for bit or not at all, and are never overwritten by others."""
+"""Data sets are the same however they are made, come back bit for bit or not at all, and are
+never overwritten by others.
+"""
 
 import json
 import os
@@ -231,7 +233,9 @@ def test_content_that_makes_no_sense_is_refused(tmp_path, change, text):
 
 
 def mutated(good, chance):
-    """Bytes changed, mostly in the header, which tells what the others mean; the rest cut, grown or moved."""
+    """Bytes changed, mostly in the header, which tells what the others mean; the rest cut, grown
+    or moved.
+    """
     bad = bytearray(good)
     header = 8 + struct.unpack("<Q", good[:8])[0]
     for _ in range(chance.randint(1, 4)):

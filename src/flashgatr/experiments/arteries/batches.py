@@ -1,11 +1,12 @@
 """Meshes on a device, one after another with one row per node, and batches of them.
 
-    PackedBatch   whole meshes one after another: T nodes in all, mesh b owns rows offsets[b]:offsets[b+1]
-    PaddedBatch   B meshes of L rows each: whole meshes with padding, or L nodes drawn from each mesh
-    MeshPair      numbers of two training meshes; a captured step looks up their PaddedBatch on the device
+    PackedBatch   whole meshes one after another; mesh b owns rows offsets[b]:offsets[b+1] of T
+    PaddedBatch   B meshes of L rows each: whole meshes with padding, or L nodes of each mesh
+    MeshPair      the numbers of two meshes, of which a captured step makes a PaddedBatch
 
-Targets are in units of LABEL_SCALE; `mask` marks the nodes that count in the loss. Pairs are padded to a few sizes
-only, so that each size is captured as a CUDA graph once, and meshes of similar size form a pair.
+Targets are in units of LABEL_SCALE; `mask` marks the nodes that count in the loss. Pairs are padded
+to a few sizes only, so that each size is captured as a CUDA graph once, and meshes of similar size
+form a pair.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from . import LABEL_SCALE
 from .data.mesh import Array, Mesh
 
 ROUND = 256
-"""Pairs are padded to a multiple of this many nodes: 18 sizes for the published meshes of 3,684 to 8,003 nodes."""
+"""Pairs are padded to a multiple of this: 18 sizes for the published 3,684 to 8,003 nodes."""
 _COLUMNS = [3, 3, 1, 3, 1]
 
 
 class PackedBatch(NamedTuple):
-    """Whole meshes, one after another. Node numbers in `edges` and `neighbours` count rows of the batch."""
+    """Whole meshes, one after another. `edges` and `neighbours` hold row numbers of the batch."""
 
     position: Tensor  # (T, 3)
     normal: Tensor  # (T, 3)
@@ -79,7 +80,7 @@ class PackedMeshes(NamedTuple):
         return self.starts[number + 1] - self.starts[number]
 
     def batch(self, numbers: Sequence[int], *, turn: bool = False) -> PackedBatch:
-        """These meshes, packed. With `turn`, each is rotated at random, and half of them are mirrored."""
+        """These meshes, packed. With `turn`, each is rotated at random, and half are mirrored."""
         sizes = [self.size(k) for k in numbers]
         nodes = torch.cat([self._rows(k) for k in numbers])
         offsets = sent(torch.tensor([0, *sizes]).cumsum(0), nodes.device)
@@ -97,7 +98,7 @@ class PackedMeshes(NamedTuple):
         return PackedBatch(*_split(nodes, matrices), offsets, most, edges, neighbours)
 
     def pairs(self, numbers: Sequence[int]) -> list[tuple[list[int], int]]:
-        """Pairs of meshes of similar size, as places in `numbers`, and the size to pad each pair to.
+        """Pairs of meshes of similar size, as indices into `numbers`, and the size to pad to.
 
         The last pair has one mesh if their number is odd.
         """
@@ -119,7 +120,9 @@ class PackedMeshes(NamedTuple):
         return PaddedBatch(*_split(rows, None if matrices is None else matrices[:, None]), valid)
 
     def thinned(self, numbers: Tensor, count: int, *, turn: bool = False) -> PaddedBatch:
-        """Draw `count` nodes of each mesh: one from each of `count` equal stretches of its nodes, in their order."""
+        """Draw `count` nodes of each mesh, one from each of `count` equal ranges of node
+        numbers.
+        """
         begin, end = self.begins[numbers][:, None], self.begins[numbers + 1][:, None]
         place = torch.arange(count, device=begin.device)
         place = place + torch.rand(len(numbers), count, device=begin.device)
@@ -177,7 +180,7 @@ def _split(nodes: Tensor, matrices: Tensor | None) -> tuple[Tensor, Tensor, Tens
 
 
 def turns(count: int, device: torch.device) -> Tensor:
-    """Uniformly distributed matrices of O(3), drawn on the device: rotations, half of them with a reflection."""
+    """Random matrices of O(3), uniformly distributed, drawn on the device; half are reflections."""
     q = torch.nn.functional.normalize(torch.randn(count, 4, device=device), dim=-1)
     w, x, y, z = q.unbind(-1)
     rows = [
@@ -196,5 +199,5 @@ def _turned(matrices: Tensor, x: Tensor) -> Tensor:
 
 
 def sent(x: Tensor, device: torch.device) -> Tensor:
-    """A copy on the device. Pinned memory makes the copy asynchronous, so that the host does not wait."""
+    """A copy on the device; from pinned memory, so that the host does not wait for it."""
     return x.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else x.to(device)

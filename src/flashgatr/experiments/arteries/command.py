@@ -1,4 +1,4 @@
-"""`flashgatr data arteries`: prepare raw data, say what there is, compare it with the published data."""
+"""`flashgatr data arteries`: prepares raw data, lists the sets, compares with published data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHOWN = 20  # failed samples named one by one
 def data(
     folder: Path, source: Path | None, workers: int | None, division: str, verify: bool
 ) -> int:
-    """The exit code: 1 if samples could not be prepared or checks failed."""
+    """Returns the exit code: 1 if samples could not be prepared or checks failed."""
     if division not in DIVISIONS:
         raise ValueError(f"unknown division {division!r}; expected {' or '.join(DIVISIONS)}")
     if source is None and not verify:
@@ -25,7 +25,7 @@ def data(
             "expected --source with raw data to prepare, or --verify to check a folder"
         )
     failed = False
-    if source is not None:  # a generator of raw data has its place before this
+    if source is not None:
         result = prepare_folder(source, folder, workers=workers, progress=_progress)
         _show(result, folder)
         failed = bool(result.failed)
@@ -61,7 +61,7 @@ def _show_checks(folder: Path, division: str) -> bool:
         typer.echo(f"{check.what:>26} {check.found:>14,.8g} {expected}  {verdict}")
     if all(check.expected is None for check in checks):
         typer.echo(
-            "the files are whole, but they are not the published data, or too few of them to tell"
+            "the files are intact, but they are not the published data, or too few to compare"
         )
     return all(check.passed for check in checks)
 

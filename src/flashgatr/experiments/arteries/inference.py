@@ -1,4 +1,4 @@
-"""Predictions of a model on meshes, for validation, evaluation, reports and `flashgatr predict arteries`."""
+"""Predictions of a model on meshes, for evaluation, reports and `flashgatr predict arteries`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOGETHER = 8
 def predict_meshes(
     model: nn.Module, meshes: Sequence[Mesh], device: torch.device, precision: str = "float32"
 ) -> Iterator[Tensor]:
-    """The stress on each mesh, (N, 3) in dyn/cm², on the CPU. `precision` is one of train.precision."""
+    """The stress on each mesh, (N, 3) in dyn/cm², on the CPU. `precision` as in train.precision."""
     for start in range(0, len(meshes), TOGETHER):
         part = meshes[start : start + TOGETHER]
         batch = pack(part, device).batch(range(len(part)))

@@ -1,4 +1,4 @@
-"""The artery experiment as the engine sees it: predict the stress on vessel walls (paper, section 4.2)."""
+"""The training task of the artery experiment: predict the stress on vessel walls (paper, 4.2)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Options:
     orientation: "random" (one fixed matrix of O(3) per mesh) or "canonical" (as published)
     division: which meshes are for training, validation and test
     augment: training meshes are rotated and mirrored at random in every step
-    loss: "mse" over the nodes of a batch, as in the paper; "relative": mean of ε² over meshes; "epsilon": of ε
-    nodes: train on this many nodes of each mesh, drawn again in every step (0: on all); cheaper, and of one shape
+    loss: "mse" over the nodes of a batch, as in the paper; "relative": mean of ε² over meshes;
+        "epsilon": mean of ε
+    nodes: train on this many nodes of each mesh, drawn again in every step (0: on all nodes)
     val_limit, test_limit: use the first meshes only (0: all)
     """
 
@@ -72,7 +73,7 @@ class Options:
 
 
 class ArteryTask:
-    """Train on `train`, choose weights by `val`, report on `test`: as it is, moved, and mirrored."""
+    """Train on `train`, choose weights by `val`, report on `test`: plain, moved and mirrored."""
 
     option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
 
@@ -104,7 +105,7 @@ class ArteryTask:
 
     @cached_property
     def samples(self) -> int:
-        """The number of training meshes. Training also needs validation meshes, which are loaded here."""
+        """The number of training meshes. Training also needs validation meshes: load them here."""
         if not self._val:
             raise ArteryError(f"{self.folder} has no val meshes to choose the best weights by")
         return len(self._train.counted)
@@ -142,7 +143,8 @@ class ArteryTask:
         for mesh in found:
             if mesh.wss is None or not np.any(np.asarray(mesh.wss)[np.asarray(mesh.mask)]):
                 raise ArteryError(
-                    f"{mesh.name} has no wall shear stress to learn or compare with on the nodes that "
+                    f"{mesh.name} has no wall shear stress to learn or compare with on the nodes "
+                    "that "
                     "count; take it out of the data"
                 )
         return found
@@ -186,7 +188,9 @@ class ArteryTask:
             yield MeshPair(own, places, turn), share
 
     def counts(self, indices: Tensor) -> list[float]:
-        """The weight of each mesh in a batch's loss: its masked nodes, or how many of them are drawn on average."""
+        """The weight of each mesh in the loss: its masked nodes, or how many are drawn on
+        average.
+        """
         if self.options.loss != "mse":
             return [1.0] * len(indices)
         counted, nodes = self._train.counted, self.options.nodes
@@ -222,12 +226,13 @@ class ArteryTask:
         return {"score": found["epsilon_mean"], "median": found["epsilon_median"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Metrics on the test meshes (with ε of each mesh) and the validation meshes, if there are any.
+        """Metrics on the test meshes (with ε of each) and on the validation meshes, if any.
 
-        If training ran in bfloat16, `test_float32` has the metrics without its rounding. `test_moved` and
-        `test_mirrored` have the metrics on test meshes that were rotated and moved, or mirrored, too. `change_mean`
-        and `change_max` say how much that changes the predictions (moved back, relative to those on `test`, computed
-        in float32, or in TF32 if training used it).
+        If training ran in bfloat16, `test_float32` has the metrics without its rounding.
+        `test_moved` and `test_mirrored` have the metrics on test meshes that were rotated and
+        moved, or mirrored, too. `change_mean` and `change_max` say how much that changes the
+        predictions (moved back, relative to those on `test`, computed in float32, or in TF32 if
+        training used it).
         """
         test = self._oriented(self._read("test"))
         errors = _errors(self.predictions(model, test), test)
@@ -281,7 +286,9 @@ def _errors(predictions: Iterator[Tensor], meshes: Sequence[Mesh]) -> list[MeshE
 
 
 def _moves(count: int, mirror: bool) -> list[tuple[Array, Array]]:
-    """A rotation (with `mirror`, and a reflection) and a shift by DISTANCE per mesh; the same in every call."""
+    """A rotation (with `mirror`, a reflection too) and a shift by DISTANCE per mesh; always the
+    same.
+    """
     draw = np.random.default_rng(int(mirror))
     moves = []
     for _ in range(count):

@@ -1,10 +1,13 @@
 """Checkpoints that survive: a folder of safetensors and JSON, complete or absent.
 
-    checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json (with SHA-256 of each file)
+    checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json
     checkpoints/latest           the name of the newest complete one
 
-A checkpoint is written aside, flushed to disk, renamed; `latest` (for people; nothing reads it) is swapped last. Reading checks
-every hash and falls back to the previous checkpoint. What is removed vanishes by a rename. No file that is read can run code.
+state.json has the SHA-256 of each file.
+
+A checkpoint is written aside, flushed to disk, renamed; `latest` (for people; nothing reads it) is
+swapped last. Reading checks every hash and falls back to the previous checkpoint. What is removed
+vanishes by a rename. No file that is read can run code.
 """
 
 from __future__ import annotations
@@ -56,9 +59,11 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
-    """Write a checkpoint and drop all but the newest `keep` up to it; the previous one stays if this fails.
+    """Write a checkpoint and drop all but the newest `keep` up to it; the previous one stays if
+    this fails.
 
-    Later ones are dropped, too: a run that writes this step did not start from them, because they are damaged.
+    Later ones are dropped, too: a run that writes this step did not start from them, because they
+    are damaged.
     """
     final = folder / f"step-{checkpoint.step:08d}"
     old = folder / f"{final.name}.old"
@@ -122,7 +127,8 @@ def load(folder: Path) -> Checkpoint | None:
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
     if problems:
         raise CheckpointError(
-            f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to start "
+            f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to "
+            "start "
             "from the beginning"
         )
     return None

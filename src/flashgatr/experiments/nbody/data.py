@@ -1,8 +1,11 @@
-"""The five sets of the n-body experiment, one file NAME.safetensors each: mass (N, n); position, velocity, target (N, n, 3).
+"""The five sets of the n-body experiment, one file NAME.safetensors each.
 
-Every thousand systems come from their own random stream, given by (seed, set, chunk): a set is the same whatever the number of
-workers, and a longer one begins with the shorter. A file's metadata hold its set, seed and settings, and a SHA-256 over these and
-the tensors. Nothing that is read can run code.
+    mass (N, n)    position, velocity, target (N, n, 3)
+
+Each thousand systems come from their own random stream, given by (seed, set, chunk). A set does not
+depend on the number of workers, and a longer set begins with the shorter one. The metadata of a
+file hold its set, seed and settings, and a SHA-256 over these and the tensors. Nothing that is read can
+run code.
 """
 
 from __future__ import annotations
@@ -72,9 +75,10 @@ def generate(
 ) -> dict[str, Description]:
     """Make the sets that `folder` lacks, all five or those named, and describe them.
 
-    A set that is there, intact and made with the same settings and seed, is kept if it is long enough (load its beginning
-    with `limit`) and made anew if it is not; any other file of its name is an error. `workers` are processes (default: as
-    many as pay off). `progress` is called with (set, systems done, systems wanted).
+    A set that is there, intact and made with the same settings and seed, is kept if it is long
+    enough (load its beginning with `limit`) and made anew if it is not; any other file of its name
+    is an error. `workers` are processes (default: as many as pay off). `progress` is called with
+    (set, systems done, systems wanted).
     """
     names = list(SETS) if sets is None else list(dict.fromkeys(sets))
     for name in names:
@@ -110,7 +114,9 @@ def generate(
 
 
 def load(folder: Folder, name: str, limit: int | None = None) -> dict[str, Tensor]:
-    """The tensors of a set (its first `limit` systems), in float64, after checking all of the file."""
+    """The tensors of a set (its first `limit` systems), in float64, after checking all of the
+    file.
+    """
     _require_name(name)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -171,7 +177,9 @@ def _mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
 
 
 def _workers(asked: int | None, steps: int) -> int:
-    """As asked, or one more for each 20,000 steps of chunks (2.5 s on a Xeon core; a process starts in 2 s)."""
+    """As asked, or one more for each 20,000 steps of chunks (2.5 s on a Xeon core; a process
+    starts in 2 s).
+    """
     if asked is None:
         return max(1, min(os.cpu_count() or 1, steps // 20_000))
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:

@@ -1,1 +1,1 @@
-"""Vessel walls as data: raw files, their preparation for the models, shards, and the sets of a folder."""
+"""Vessel walls as data: raw files, their preparation, shards, and the sets of a folder."""

@@ -1,14 +1,17 @@
 """Distances from the inlet along the wall of a closed surface, by the heat method.
 
-    (M + tL) u = δ_inlet        heat after a short time t = (mean edge length)²; M mass matrix, L cotangent Laplacian
-    X = -∇u / |∇u|              its gradient points away from the inlet
-    L φ = -∇·X                  distances, shifted so that their mean over the inlet nodes is zero
+    (M + tL) u = δ_inlet    heat after a short time t = (mean edge length)²
+    X = -∇u / |∇u|          its gradient points away from the inlet
+    L φ = -∇·X              distances, shifted so that their mean over the inlet nodes is zero
 
-Single inlet nodes therefore have slightly negative distances. Heat decays like exp(-distance/√t), and the square
-of its gradient underflows far from the inlet: meshes that are more than LIMIT edges long get a larger t.
+M is the mass matrix and L the cotangent Laplacian. Because of the shift, some inlet nodes have
+slightly negative distances. Heat decays like exp(-distance/√t),
+and the square of its gradient underflows far from the inlet: meshes that are more than LIMIT edges
+long get a larger t.
 
-The published distances were computed by potpourri3d's heat method (with an intrinsic Laplacian). If potpourri3d is
-not installed, the implementation below is used; its results differ from potpourri3d's by at most 0.03 cm.
+The published distances were computed by potpourri3d's heat method (with an intrinsic Laplacian). If
+potpourri3d is not installed, the implementation below is used; its results differ from
+potpourri3d's by at most 0.03 cm.
 """
 
 from __future__ import annotations
@@ -24,21 +27,23 @@ METHODS = ("auto", "potpourri3d", "scipy")
 SHIFT = 1e-6
 """Added to the diagonal of the Laplacian, whose null space are the constants; as in potpourri3d."""
 LIMIT = 320.0
-"""Longest mesh, in mean edges, for the usual time step. Vessels like the published ones are 220 to 255 edges long;
-potpourri3d fails from 355 to 400 on."""
+"""Longest mesh, in mean edges, for the usual time step. Vessels like the published ones are 220 to
+255 edges long; potpourri3d fails from 355 to 400 on.
+"""
 FOLLOWS = 2.0
-"""Meshes longer than FOLLOWS · LIMIT edges use our implementation: there, SHIFT changes potpourri3d's distances by
-more than 2 % (6 % at 3 · LIMIT)."""
+"""Meshes longer than FOLLOWS · LIMIT edges use our implementation: there, SHIFT changes
+potpourri3d's distances by more than 2 % (6 % at 3 · LIMIT).
+"""
 PLAUSIBLE = 0.85
-"""The largest distance must be at least this share of the shortest path over edges and across faces."""
+"""The largest distance must be at least this share of the shortest path on the mesh."""
 HINT = 'pip install "flashgatr[mesh]"'
 
 
 def geodesics(position: Array, face: Array, inlet: Array, method: str = "auto") -> Array:
     """Distances (N,) from the inlet along the wall of a closed surface.
 
-    The shortest path along edges to the farthest node is an upper bound. It decides whether the usual time step
-    suffices, and the result is checked against it.
+    The shortest path along edges to the farthest node is an upper bound. It decides whether the
+    usual time step suffices, and the result is checked against it.
     """
     chosen = chosen_method(method)
     _require_connected(len(position), face)
@@ -56,7 +61,8 @@ def geodesics(position: Array, face: Array, inlet: Array, method: str = "auto") 
         farthest, _ = _farthest(x, face, inlet, across=True)  # paths along edges alone may zigzag
         if result.max() < PLAUSIBLE * farthest:
             raise ArteryError(
-                f"the heat method found distances up to {result.max():.3g} cm, but its farthest node is "
+                f"the heat method found distances up to {result.max():.3g} cm, but its farthest "
+                "node is "
                 f"about {farthest:.3g} cm away along the faces; make new triangles of even size"
             )
     return result
@@ -139,7 +145,8 @@ def _by_scipy(position: Array, face: Array, inlet: Array, step: float) -> Any:
     turned = np.cross((cross / double_area[:, None])[:, None], edges)
     direction = -np.einsum("mc,mci->mi", scaled, turned)
     direction /= np.maximum(np.linalg.norm(direction, axis=1, keepdims=True), 1e-300)
-    # ∇·X at a node: sum over its corners of ½ Σ cot(opposite angle) · edge·X over the two edges there.
+    # ∇·X at a node: sum over its corners of ½ Σ cot(opposite angle) · edge·X over the two edges
+    # there.
     along = 0.5 * cotangent * np.einsum("mci,mi->mc", edges, direction)
     flow = np.roll(along, 1, axis=1) - np.roll(along, -1, axis=1)
     divergence = np.bincount(face.ravel(), flow.ravel(), minlength=count)

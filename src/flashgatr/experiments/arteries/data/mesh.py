@@ -1,4 +1,4 @@
-"""A vessel wall as the models see it: nodes with normals, distances from the inlet and, if known, the stress."""
+"""A vessel wall as the models see it: nodes, normals, distances from the inlet and stress."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
 THIN = 1e-12
-"""A face is thin if twice its area is at most this share of its longest edge squared; it has no normal then."""
+"""A face with less area than this share of its longest edge squared has no normal."""
 
 
 class ArteryError(ValueError):

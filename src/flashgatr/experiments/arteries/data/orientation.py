@@ -1,8 +1,8 @@
-"""Random orientations as in the original code: one fixed matrix of O(3) per sample number, reflections included.
+"""Random orientations as in the original code: one fixed matrix of O(3) per sample number.
 
-The matrices are those of scipy.stats.ortho_group.rvs(3, size=2000, random_state=RandomState(123)): Gaussian matrices
-Z = QR, and the columns of Q with the signs of R's diagonal. They are computed here because that function of SciPy
-has changed before.
+The matrices are those of scipy.stats.ortho_group.rvs(3, size=2000, random_state=RandomState(123)):
+Gaussian matrices Z = QR, and the columns of Q with the signs of R's diagonal. They are computed
+here because that function of SciPy has changed before. Half of them are reflections.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNT, SEED = 2000, 123
 
 @cache
 def matrices(count: int = COUNT, seed: int = SEED) -> Array:
-    """(count, 3, 3) float64, read-only, by sample number. A larger count begins with the same matrices."""
+    """(count, 3, 3) float64, read-only, by sample number. Larger counts extend smaller ones."""
     normal = np.random.RandomState(seed).normal(size=(count, 3, 3))  # the original's stream
     q, r = np.linalg.qr(normal)
     diagonal = np.diagonal(r, axis1=-2, axis2=-1)
@@ -30,7 +30,7 @@ def matrices(count: int = COUNT, seed: int = SEED) -> Array:
 
 
 def orientations(meshes: Sequence[Mesh], kind: str) -> list[Array]:
-    """The matrix of O(3) by which each mesh is turned: `kind` is "random" or "canonical" (unchanged)."""
+    """The matrix of O(3) for each mesh: `kind` is "random" or "canonical" (unchanged)."""
     if kind == "canonical":
         return [np.eye(3) for _ in meshes]
     found = matrices(max([COUNT, *(mesh.index + 1 for mesh in meshes)]))
@@ -38,7 +38,7 @@ def orientations(meshes: Sequence[Mesh], kind: str) -> list[Array]:
 
 
 def turned(mesh: Mesh, matrix: Array) -> Mesh:
-    """v → R v for positions, normals and stress. A reflection reverses the faces, so that they still look outward."""
+    """v → R v for positions, normals and stress. Reflections reverse faces, which stay outward."""
     if np.shape(matrix) != (3, 3) or not np.allclose(
         matrix @ np.transpose(matrix), np.eye(3), atol=1e-5
     ):

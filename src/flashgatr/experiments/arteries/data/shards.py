@@ -1,10 +1,15 @@
-"""Prepared meshes in safetensors files, packed along the first axis: mesh m owns rows offsets[m]:offsets[m+1].
+"""Prepared meshes in safetensors files: mesh m owns rows offsets[m]:offsets[m+1].
 
-    index (M)   offsets (M+1)   inlet_diameter (M)   position, normal, wss (T, 3)   geodesic (T)   face (F, 3)   face_offsets (M+1)
+    index, inlet_diameter          (M)      one per mesh
+    offsets, face_offsets          (M + 1)
+    position, normal, wss          (T, 3)   T nodes in all
+    geodesic                       (T)
+    face                           (F, 3)   node numbers within their mesh
 
-Our files hold float32, face numbers within their mesh, and as metadata a format number, the meshes' names, how they were made and
-a SHA-256 over it all. The compact copies in circulation have 16-bit numbers (position and geodesic with an origin and a scale per
-mesh), no faces and no metadata. The mask follows from geodesic and inlet_diameter. wss is absent where there are no labels.
+Our files hold float32 and, as metadata, a format number, the names of the meshes, how they were
+made, and a SHA-256 over everything. The compact copies in circulation have 16-bit numbers (position
+and geodesic with an origin and a scale per mesh), no faces and no metadata. The mask is computed
+from geodesic and inlet_diameter. Meshes without labels have no wss.
 """
 
 from __future__ import annotations
@@ -65,14 +70,14 @@ NUMPY = {"I32": "<i4", "I64": "<i8", "F32": "<f4", "F16": "<f2", "U16": "<u2"}
 
 
 def read_shard(path: PathLike, numbers: Container[int] | None = None) -> list[Mesh]:
-    """The meshes of a file, all or those with the given sample numbers, after checking all of the file."""
+    """Check a file and return its meshes: all, or those with the given sample numbers."""
     with _named(path):
         header, tensors = _parsed(files.read(Path(path)))
         return _meshes(tensors, header, numbers)
 
 
 def read_index(path: PathLike) -> tuple[list[int], Header]:
-    """Sample numbers and how the file was made ({} for a compact copy), without reading or checking the rest."""
+    """The sample numbers and the header of a file ({} for a compact copy); the rest is not read."""
     from safetensors import safe_open
 
     with _named(path), safe_open(os.fspath(path), framework="numpy") as file:
@@ -84,7 +89,9 @@ def read_index(path: PathLike) -> tuple[list[int], Header]:
 
 
 def write_shard(path: PathLike, meshes: Sequence[Mesh], header: Header) -> None:
-    """Write meshes (aside, then renamed). `header` says how they were made: source, settings and what else JSON can hold."""
+    """Write meshes atomically. `header` says how they were made: source, settings, any other
+    JSON.
+    """
     if not meshes:
         raise ValueError("a shard needs at least one mesh")
     tensors = _packed(meshes)
@@ -118,7 +125,7 @@ def _offsets(parts: list[Array]) -> Array:
 
 @contextmanager
 def _named(path: PathLike) -> Iterator[None]:
-    """Whatever a damaged file raises becomes an ArteryError with the file's name."""
+    """Turn all errors that a damaged file can raise into an ArteryError with its name."""
     from safetensors import SafetensorError
 
     try:
@@ -134,7 +141,8 @@ def _named(path: PathLike) -> Iterator[None]:
         RecursionError,
     ) as error:
         raise ArteryError(
-            f"{path} is damaged or not a shard of meshes: {error}; delete it and make or copy it again"
+            f"{path} is damaged or not a shard of meshes: {error}; delete it and make or copy it "
+            "again"
         ) from error
 
 
@@ -208,7 +216,7 @@ def _mesh(arrays: dict[str, Array], m: int, name: str, number: int) -> Mesh:
         return np.array(x, dtype=np.float32)
 
     normal, geodesic = own("normal"), own("geodesic")
-    if "position_scale" in arrays:  # rounded to 16 bits
+    if "position_scale" in arrays:  # 16-bit normals are not quite unit vectors
         length = np.linalg.norm(normal, axis=1, keepdims=True)
         if not (abs(length - 1) < 0.1).all():
             raise ArteryError(f"the normals of {name} are not unit vectors")

@@ -1,13 +1,14 @@
-"""From a closed surface to the inputs of a model: normals, distances from the inlet, flow extensions cut off, a mask.
+"""From a closed surface to the inputs of a model: normals, distances, cut and mask.
 
-    normal     sum of the unit normals of a node's faces (no area weights), normalised; on the uncut surface
-    geodesic   distance from the inlet along the wall in cm (heat_method); not shifted again after the cut
+    normal     sum of the unit normals of a node's faces, without area weights, normalised
+    geodesic   distance from the inlet along the wall in cm (heat_method)
     D          2 √(A/π), A the area of the faces whose nodes all belong to the inlet
     kept       min + 4D < geodesic < max - 4D
     mask       the same with 1D, over the kept nodes
 
-Training data (`prepare`) and the vessels of `flashgatr predict arteries` both go through `prepare_wall`.
-N nodes, M faces, K inlet nodes.
+Normals and distances are computed on the whole surface, before the flow extensions are cut off.
+Training data (`prepare`) and the vessels of `flashgatr predict arteries` both go through
+`prepare_wall`. N nodes, M faces, K inlet nodes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Keep: TypeAlias = Callable[[Array, float], Array]
 
 
 class PreparedWall(NamedTuple):
-    """The mesh of the kept nodes, which nodes of the surface they are, and the distances of all its nodes."""
+    """The mesh of the kept nodes, and the distances of all nodes of the surface."""
 
     mesh: Mesh
     keep: Array  # (N,) bool
@@ -60,8 +61,9 @@ def prepare_wall(
 ) -> PreparedWall:
     """Normals, distances, cut and mask of a closed surface.
 
-    `keep` chooses the nodes of the mesh. `inside` (N,) replaces the mask of nodes that are MARGIN diameters away
-    from the ends. `hint` ends the error message for a vessel of which nothing would be left.
+    `keep` chooses the nodes of the mesh. `inside` (N,) replaces the mask of nodes that are MARGIN
+    diameters away from the ends. `hint` ends the error message for a vessel of which nothing would
+    be left.
     """
     require_closed(raw.position, raw.face)
     diameter = inlet_diameter(raw.position, raw.face, raw.inlet)
@@ -75,7 +77,8 @@ def prepare_wall(
     if not mask.any():
         length = float(geodesic.max() - geodesic.min())
         raise ArteryError(
-            f"it is {length:.3g} cm long with an inlet of diameter {diameter:.3g} cm, so that nothing "
+            f"it is {length:.3g} cm long with an inlet of diameter {diameter:.3g} cm, so that "
+            "nothing "
             f"is left between its ends{hint}"
         )
     mesh = Mesh(
@@ -93,13 +96,14 @@ def prepare_wall(
 
 
 def require_closed(position: Array, face: Array) -> None:
-    """Refuse surfaces with holes, with edges of more than two faces, or with faces that do not look outward."""
+    """Refuse surfaces with holes, edges of more than two faces, or faces that look inward."""
     count = len(position)
     start, end = face.ravel(), np.roll(face, -1, axis=1).ravel()
     there, times = np.unique(start * count + end, return_counts=True)
     if (times > 1).any():
         raise ArteryError(
-            f"{int((times > 1).sum())} edges have two faces on the same side: faces are repeated, look "
+            f"{int((times > 1).sum())} edges have two faces on the same side: faces are repeated, "
+            "look "
             "in different directions, or more than two meet at an edge; clean the mesh"
         )
     alone = len(np.setdiff1d(there, end * count + start, assume_unique=True))
@@ -114,7 +118,7 @@ def require_closed(position: Array, face: Array) -> None:
 
 
 def normals(position: Array, face: Array) -> Array:
-    """Outward unit vectors (N, 3). Faces without area are skipped; a node that has no other faces is an error."""
+    """Outward unit vectors (N, 3). Faces without area are skipped; each node needs another one."""
     x = np.asarray(position, dtype=np.float64)
     cross = _crosses(x, face)
     size = np.linalg.norm(cross, axis=1)

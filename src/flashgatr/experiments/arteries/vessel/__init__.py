@@ -1,1 +1,1 @@
-"""A user's vessel: from a mesh file to the inputs of a model, its prediction, and the files written for it."""
+"""A user's vessel: from a mesh file to the inputs of a model and its prediction."""
