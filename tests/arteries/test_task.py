@@ -135,6 +135,20 @@ def test_parts_are_turned_before_they_are_looked_up():
         assert torch.equal(state, torch.random.get_rng_state())
 
 
+@pytest.mark.parametrize("augment", ["false", "true"])
+def test_a_copied_batch_has_the_same_loss(augment):
+    """The engine copies batches into buffers; absent fields stay absent."""
+    made = make(f"data.options.augment={augment}")
+    batches = [pair for pair, _ in made.parts(torch.tensor([2, 0, 3]))]
+    batches.append(made.batch(torch.tensor([2, 0])))
+    batches.append(make("data.options.nodes=20").batch(torch.tensor([2, 0])))
+    for batch in batches:
+        copy = map_batch(torch.clone, batch)
+        assert type(copy) is type(batch)
+        assert [x is None for x in copy] == [x is None for x in batch]
+        assert torch.equal(made.loss(made.model, copy)[0], made.loss(made.model, batch)[0])
+
+
 def test_meshes_count_as_many_nodes_as_are_compared():
     made, alike = make(), make("data.options.loss=relative")
     meshes = walls("", "train")
