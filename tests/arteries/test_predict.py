@@ -258,7 +258,7 @@ def test_written_distances_begin_at_the_inlet_of_the_file(
     first = again.position[:, 0] < 0.1
     assert np.abs(again.geodesic[first]).max() < 0.15  # cm
     assert again.mesh.geodesic[first].min() > 1.5  # the model's begin at the added extension
-    monkeypatch.setattr(prediction_picture, "picture", lambda prediction: b"")
+    monkeypatch.setattr(prediction_picture, "picture", lambda mesh, stress: b"")
     prediction.save(again, tmp_path / "out")
     written = read_file(tmp_path / "out" / "a.vtp", "geodesic")[2][:, 0]
     np.testing.assert_array_equal(written, again.geodesic)

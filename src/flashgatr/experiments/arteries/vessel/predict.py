@@ -121,7 +121,7 @@ def part(mesh: Mesh, keep: Array) -> Mesh:
 
 def save(prediction: Prediction, folder: Path, source: Path | None = None) -> list[Path]:
     """Write FOLDER/NAME.vtp and FOLDER/NAME.png and return where they are."""
-    from .prediction_picture import picture
+    from .prediction_picture import picture  # matplotlib
 
     mesh = prediction.mesh
     fields = {
@@ -137,7 +137,7 @@ def save(prediction: Prediction, folder: Path, source: Path | None = None) -> li
     folder.mkdir(parents=True, exist_ok=True)
     assert mesh.face is not None
     files.write(written[0], vtkxml.write(prediction.position, mesh.face, fields))
-    files.write(written[1], picture(prediction))
+    files.write(written[1], picture(mesh, prediction.wss))
     return written
 
 

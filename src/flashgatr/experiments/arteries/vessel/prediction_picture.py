@@ -6,32 +6,31 @@ lit from the viewer; this needs no graphics hardware.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ... import drawing
 from ..data.mesh import Array, Mesh
-from ..pictures import MAPS
 
-if TYPE_CHECKING:
-    from .predict import Prediction
-
+STRESS_COLORS, ERROR_COLORS = "viridis", "magma"  # as in reports
 ARROWS = 70  # on each side
 PALE = 0.65  # share of white in the colour of nodes outside the mask
 
 
-def picture(prediction: Prediction) -> bytes:
-    """A PNG image with a column per quantity: one side of the wall above, the other below."""
-    mesh, found = prediction.mesh, prediction.wss
+def picture(mesh: Mesh, found: Array) -> bytes:
+    """A PNG image of the stress `found` (N, 3) on a mesh, beside its labels if it has any.
+
+    Each quantity has a column: one side of the wall above, the other below.
+    """
     top = max(float(_size(found)[mesh.mask].max()), 1e-6)
     columns: list[tuple[str, Array, Array | None, str, float]]
-    columns = [("predicted stress", _size(found), found, MAPS[0], top)]
+    columns = [("predicted stress", _size(found), found, STRESS_COLORS, top)]
     if mesh.wss is not None:
         top = max(top, float(_size(mesh.wss)[mesh.mask].max()))
-        columns = [("predicted stress", _size(found), found, MAPS[0], top)]
-        columns.append(("reference", _size(mesh.wss), mesh.wss, MAPS[0], top))
-        columns.append(("error", _size(found - mesh.wss), None, MAPS[1], top / 4))
+        columns = [("predicted stress", _size(found), found, STRESS_COLORS, top)]
+        columns.append(("reference", _size(mesh.wss), mesh.wss, STRESS_COLORS, top))
+        columns.append(("error", _size(found - mesh.wss), None, ERROR_COLORS, top / 4))
     centre = mesh.position.mean(axis=0)
     sight = np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
     sight[2] *= np.linalg.det(
