@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from flashgatr.experiments import runs
-from flashgatr.experiments.engine import distributed
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.metrics import summarise
 from flashgatr.experiments.nbody.simulate import Gravity, State, evolve
+from flashgatr.train import distributed
 
 
 def closest(systems):

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 import flashgatr
 from flashgatr.experiments import cli
+from flashgatr.experiments.cli import presets
 
 
 def run(*arguments):
@@ -15,7 +16,7 @@ def run(*arguments):
 
 
 def test_the_presets_have_the_known_numbers_of_parameters():
-    assert {row.preset: row.parameters for row in cli.rows()} == {
+    assert {row.preset: row.parameters for row in presets.rows()} == {
         "nbody": 3_011_538,
         "arteries": 191_597,
         "kuka": 1_107_033,

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import statistics
+import sys
 import tomllib
 import warnings
 from dataclasses import fields
@@ -14,15 +15,16 @@ import pytest
 import torch
 import typer
 from matplotlib import pyplot
+from typer.testing import CliRunner
 
-from flashgatr.experiments import cli, config, registry, toml
+from flashgatr.experiments import cli, config, table
 from flashgatr.experiments.arteries.report import REFERENCE as ARTERIES
 from flashgatr.experiments.bench import NAMES, numerics, scaling
-from flashgatr.experiments.engine.trainer import identity
+from flashgatr.experiments.cli import presets
 from flashgatr.experiments.nbody import data
-from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 from flashgatr.experiments.report import REFERENCE
+from flashgatr.train import identity, toml
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
@@ -44,6 +46,8 @@ def folder(tmp_path, monkeypatch):
     weights = ROOT / "tests" / "goldens" / "gatr_multi_query.safetensors"
     shutil.copy(weights, tmp_path / "original.safetensors")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(table, "_files", {})  # a page's own experiment is known there only
+    monkeypatch.setattr(sys, "path", [*sys.path])
     yield
     pyplot.close("all")
     torch.set_num_threads(threads)
@@ -115,9 +119,18 @@ def test_the_reference_names_every_public_name():
         assert re.search(rf"\b{name}$", text, re.MULTILINE), name
 
 
+def test_the_reference_names_every_public_name_of_training():
+    text = (ROOT / "docs" / "api.md").read_text().partition("## flashgatr.train\n")[2]
+    source = (ROOT / "src" / "flashgatr" / "train" / "__init__.py").read_text()
+    public = re.findall(r"^from .* import .* as (\w+)$", source, re.MULTILINE)
+    assert len(public) > 12
+    for name in public:
+        assert re.search(rf"(:: |\.|, ){name}$", text, re.MULTILINE), name
+
+
 def test_the_page_shows_what_the_command_counts():
     text = (ROOT / "docs" / "parameters.md").read_text()
-    for row in cli.rows():
+    for row in presets.rows():
         line = rf"^{row.preset} .*{row.network.__name__} .* {row.parameters:,} "
         assert re.search(line, text, re.MULTILINE), row.preset
 
@@ -128,13 +141,28 @@ def test_the_page_shows_what_the_command_counts():
 def _default(option):
     if option.is_flag:
         return "off"
+    if isinstance(option.show_default, str):
+        return f"`{option.show_default}`"
     return "" if option.default is None else f"`{option.default}`"
 
 
+def _subcommands():
+    """All commands, those of experiments under `data NAME` and `predict NAME`."""
+    every = typer.main.get_command(cli.application())
+    for name in every.list_commands(None):
+        command = every.commands[name]
+        yield name, command
+        for experiment in getattr(command, "list_commands", lambda context: [])(None):
+            yield f"{name} {experiment}", command.get_command(None, experiment)
+
+
 def test_the_page_has_every_subcommand_with_its_options_and_defaults():
-    commands = typer.main.get_command(cli.application()).commands
-    assert re.findall(r"^### (\w+)$", section("cli", "Subcommands"), re.MULTILINE) == [*commands]
+    commands = dict(_subcommands())
+    titles = re.findall(r"^####? ([\w ]+)$", section("cli", "Subcommands"), re.MULTILINE)
+    assert titles == [*commands]
     for name, command in commands.items():
+        if hasattr(command, "list_commands"):
+            continue
         options = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
         rows = [f"{', '.join(f'`{x}`' for x in p.opts)} | {_default(p)}".strip() for p in options]
         found = re.findall(r"^\| (`-.*?) *\|[^|]*\|$", section("cli", name), re.MULTILINE)
@@ -158,6 +186,30 @@ def test_the_page_has_every_setting_with_its_default():
                 mark = "" if key in fixed else " °"
                 rows.append(f"`{key}`{mark} | `{toml.literal(value)}`")
         assert re.findall(r"^\| (`.*?) \|[^|]*\|$", section("cli", title), re.MULTILINE) == rows
+
+
+def test_the_tutorial_is_a_file_that_the_commands_take(folder):
+    """Its blocks up to the commands are forces.py; then every `flashgatr` line runs."""
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    file, _, rest = text.partition("## From data to report")
+    Path("forces.py").write_text("\n\n".join(BLOCK.findall(file)))
+    (recipe,) = re.findall(r"^```toml\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
+    Path("recipe.toml").write_text(recipe)
+    lines = re.findall(r"^(flashgatr [^#\n]*)", section("tutorial", "From data to report"), re.M)
+    assert [line.split()[1] for line in lines] == [
+        "data",
+        "train",
+        "train",
+        "eval",
+        "report",
+        "sweep",
+    ]
+    for line in lines:
+        few = ["--set", "train.steps=3"] if "sweep" in line else []
+        done = CliRunner().invoke(cli.application(), [*line.split()[1:], *few])
+        assert done.exit_code == 0, f"{line}: {done.output} {done.exception}"
+    assert (Path("report") / "report.html").is_file()
+    assert len(list(Path("runs/widths").glob("*/results.json"))) == 6
 
 
 def test_the_page_has_every_recipe():
@@ -712,6 +764,6 @@ def test_the_page_describes_the_data_and_the_models():
     text = section("nbody", "The models")
     for model, name in NETWORKS.items():
         with torch.device("meta"):
-            network = registry.build("nbody", model, {})
+            network = table.find("nbody").build(model, {})
         number = sum(p.numel() for p in network.parameters())
         assert re.search(rf"^\| {name} \|.*\| {number:,} \|$", text, re.MULTILINE), (name, number)

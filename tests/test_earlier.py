@@ -4,7 +4,9 @@
 hashes are known, weights must have them; elsewhere they must be close.
 """
 
+import importlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -93,3 +95,15 @@ def test_the_import_paths_of_earlier_tutorials_work():
     assert RunConfig(train=TrainConfig(steps=5), model=ModelConfig("net")).train.steps == 5
     assert Task is not Trainer
     assert callable(distributed.join)
+    for old, new in (("trainer", "trainer"), ("log", "log"), ("parts", "shape_graphs")):
+        moved = importlib.import_module(f"flashgatr.train.{new}")
+        assert importlib.import_module(f"flashgatr.experiments.engine.{old}") is moved
+
+
+def test_the_program_of_the_earlier_tutorial_runs(tmp_path, monkeypatch):
+    """Its task returns plain tuples, and its imports are the old ones."""
+    monkeypatch.chdir(tmp_path)
+    text = (HERE / "tutorial.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert "flashgatr.experiments.engine" in "".join(blocks)
+    exec(compile("\n".join(blocks), "tutorial", "exec"), {"__name__": "tutorial"})

@@ -74,8 +74,8 @@ def test_the_forward_pass_can_be_captured_and_replayed():
 
 def _stepper(graph, **options):
     from flashgatr.experiments.config import TrainConfig
-    from flashgatr.experiments.engine.distributed import World
-    from flashgatr.experiments.engine.stepper import Stepper, make_optimizer
+    from flashgatr.train.distributed import World
+    from flashgatr.train.stepper import Stepper, make_optimizer
 
     class Fit:
         samples = 8

@@ -5,8 +5,7 @@ wall does.
 import pytest
 import torch
 
-from flashgatr.experiments import registry
-from flashgatr.experiments.arteries import models
+from flashgatr.experiments.arteries import EXPERIMENT, models
 from flashgatr.experiments.arteries.unconstrained import AnyLinear, dense
 from flashgatr.kernels.paths import plain_kernels
 from flashgatr.nn import EquiLinear
@@ -28,7 +27,7 @@ def inputs(*meshes):
 
 def build(name="gatr", **options):
     torch.manual_seed(0)
-    return registry.build("arteries", name, SMALL | options).eval()
+    return EXPERIMENT.build(name, SMALL | options).eval()
 
 
 @torch.no_grad()
@@ -50,12 +49,12 @@ def change(model, determinant):
 
 def test_the_networks_have_the_papers_sizes():
     sizes = {
-        name: sum(p.numel() for p in registry.build("arteries", name, {}).parameters())
+        name: sum(p.numel() for p in EXPERIMENT.build(name, {}).parameters())
         for name in ("gatr", "transformer")
     }
     assert sizes["transformer"] == 1_674_563
     assert 0.15e6 < sizes["gatr"] < 0.25e6
-    config = registry.build("arteries", "gatr", {}).net.config
+    config = EXPERIMENT.build("gatr", {}).net.config
     assert (config.num_blocks, config.hidden_mv_channels, config.hidden_s_channels) == (10, 8, 32)
     assert (config.num_heads, config.multi_query, config.distance_aware) == (4, True, True)
     assert config.reinsert_mv_channels == (0,)
@@ -70,7 +69,7 @@ def handed():
     """A GATr that has learned a rule a mirror breaks: y = (x - x̄) × n."""
     torch.manual_seed(0)
     small = dict(num_blocks=2, hidden_mv_channels=4, hidden_s_channels=8)
-    model = registry.build("arteries", "gatr", small)
+    model = EXPERIMENT.build("gatr", small)
     position, normal, geodesic = torch.randn(80, 3), torch.randn(80, 3), torch.rand(80)
     normal = torch.nn.functional.normalize(normal, dim=-1)
     target = torch.linalg.cross(position - position.mean(0), normal)
@@ -91,10 +90,10 @@ def test_a_mirror_changes_the_predictions_unless_both_signs_are_averaged():
     assert change(model, 1) < 1e-3
 
 
-@pytest.mark.parametrize("name", registry.names("arteries"))
+@pytest.mark.parametrize("name", sorted(models.MODELS))
 def test_every_model_treats_packed_meshes_one_by_one_and_learns(name):
     torch.manual_seed(0)
-    model = registry.build("arteries", name, {"num_blocks": 1})
+    model = EXPERIMENT.build(name, {"num_blocks": 1})
     first, second = tube(0, 60), tube(1, 90)
     *parts, offsets, most = inputs(first, second)
     packed = model(*(x.float() for x in parts), offsets, most)
@@ -115,7 +114,7 @@ def test_an_ablation_is_what_it_says():
     assert build("gatr_no_scalars").net.config.hidden_s_channels == 0
     narrow = build("gatr_narrow").net.config
     assert (narrow.hidden_mv_channels, narrow.hidden_s_channels) == (4, 8)
-    assert registry.build("arteries", "gatr_shallow", {}).net.config.num_blocks == 5
+    assert EXPERIMENT.build("gatr_shallow", {}).net.config.num_blocks == 5
     free = build("gatr_unconstrained")
     assert not free.net.config.recenter
     assert not any(isinstance(layer, EquiLinear) for layer in free.modules())
@@ -154,4 +153,4 @@ def test_an_unconstrained_map_starts_as_large_as_the_one_it_replaces():
 def test_variants_accept_no_unknown_option():
     for name in (*models.VARIANTS, "gatr_unconstrained", "transformer"):
         with pytest.raises(TypeError, match="blocks"):
-            registry.build("arteries", name, {"blocks": 3})
+            EXPERIMENT.build(name, {"blocks": 3})

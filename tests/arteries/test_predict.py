@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr import io
-from flashgatr.experiments import cli, registry, runs
+from flashgatr.experiments import cli, runs, table
 from flashgatr.experiments.arteries import models
 from flashgatr.experiments.arteries.data import wall
 from flashgatr.experiments.arteries.data.mesh import ArteryError
@@ -40,7 +40,7 @@ def make_run(folder, *changes):
     small = [] if "model.name=transformer" in changes else [f"model.options.{x}" for x in SMALL]
     config = override(runs.defaults("arteries"), [*small, "device=cpu", *changes])
     torch.manual_seed(0)
-    model = registry.build(config.experiment, config.model.name, dict(config.model.options))
+    model = table.find(config.experiment).build(config.model.name, dict(config.model.options))
     with torch.no_grad():
         for x in model.parameters():
             x += 0.2 * torch.randn_like(x)

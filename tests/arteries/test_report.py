@@ -18,7 +18,7 @@ from flashgatr.experiments.arteries.data.shards import write_shard
 from flashgatr.experiments.arteries.metrics import mesh_errors
 from flashgatr.experiments.arteries.pictures import Wall
 from flashgatr.experiments.config import override, save
-from flashgatr.experiments.engine.trainer import fingerprint
+from flashgatr.train.trainer import fingerprint
 
 from .walls import chosen, tube, walls
 

@@ -20,7 +20,7 @@ from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
 from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
 from flashgatr.experiments.config import ConfigError, override, save
-from flashgatr.experiments.engine.task import map_batch
+from flashgatr.train.batch import mapped
 
 from .walls import chosen, tube, walls
 
@@ -78,7 +78,7 @@ def test_edges_and_neighbours_of_a_mesh_are_renumbered_in_a_batch():
     np.testing.assert_array_equal(batch.neighbours, expected)
     moved = batch.position[batch.edges[1:]]
     np.testing.assert_array_equal(moved, small.position[small.edges])
-    assert map_batch(torch.clone, batch).edges.tolist() == batch.edges.tolist()
+    assert mapped(torch.clone, batch).edges.tolist() == batch.edges.tolist()
     with pytest.raises(ValueError, match="1 of 2 meshes have edges; expected all or none"):
         pack([small, tube(2)], CPU)
 
@@ -143,7 +143,7 @@ def test_a_copied_batch_has_the_same_loss(augment):
     batches.append(made.batch(torch.tensor([2, 0])))
     batches.append(make("data.options.nodes=20").batch(torch.tensor([2, 0])))
     for batch in batches:
-        copy = map_batch(torch.clone, batch)
+        copy = mapped(torch.clone, batch)
         assert type(copy) is type(batch)
         assert [x is None for x in copy] == [x is None for x in batch]
         assert torch.equal(made.loss(made.model, copy)[0], made.loss(made.model, batch)[0])
@@ -195,7 +195,7 @@ def test_parts_of_a_batch_add_up_to_it(kind, model, numbers):
 
 
 def _double(batch):
-    return map_batch(lambda x: x.double() if x.is_floating_point() else x, batch)
+    return mapped(lambda x: x.double() if x.is_floating_point() else x, batch)
 
 
 def test_thinned_batches_draw_other_nodes_every_time_from_all_of_a_mesh():

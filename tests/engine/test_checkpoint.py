@@ -12,9 +12,9 @@ import subprocess
 import pytest
 import torch
 
-from flashgatr.experiments.engine import checkpoint as checkpoints
-from flashgatr.experiments.engine.checkpoint import Checkpoint, CheckpointError, load, save
 from flashgatr.files import sha256
+from flashgatr.train import checkpoint as checkpoints
+from flashgatr.train.checkpoint import Checkpoint, CheckpointError, load, save
 
 from .faults import accident, fill_disk, in_child, kill
 

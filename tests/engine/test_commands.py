@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from flashgatr.experiments import cli, runs
 from flashgatr.experiments.config import RunConfig, override
-from flashgatr.experiments.engine import checkpoint as checkpoints
 from flashgatr.experiments.nbody import data
+from flashgatr.train import checkpoint as checkpoints
 
 from . import victim
 from .toy import lines

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flashgatr.experiments.engine import checkpoint as checkpoints
+from flashgatr.train import checkpoint as checkpoints
 
 from .toy import lines
 from .worker import alone

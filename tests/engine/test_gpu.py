@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from flashgatr.experiments.engine.distributed import World
+from flashgatr.train.distributed import World
 
 from . import toy
 from .toy import train

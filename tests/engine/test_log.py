@@ -6,8 +6,8 @@ from unittest import mock
 
 import pytest
 
-from flashgatr.experiments.engine import log as log_module
-from flashgatr.experiments.engine.log import Log, read
+from flashgatr.train import log as log_module
+from flashgatr.train.log import Log, read
 
 from .toy import lines, train
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from flashgatr.experiments.engine.distributed import World
-from flashgatr.experiments.engine.order import batch_indices, mix
+from flashgatr.train.distributed import World
+from flashgatr.train.order import batch_indices, mix
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(8, 64), (7, 30), (1, 5), (12, 5), (5, 1)])

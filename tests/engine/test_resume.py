@@ -13,10 +13,10 @@ import torch
 
 from flashgatr.experiments import config as configuration
 from flashgatr.experiments.config import ConfigError
-from flashgatr.experiments.engine import CheckpointError, Trainer, TrainingError
-from flashgatr.experiments.engine import checkpoint as checkpoints
-from flashgatr.experiments.engine.distributed import World
-from flashgatr.experiments.engine.trainer import fingerprint, identity
+from flashgatr.train import CheckpointError, Trainer, TrainingError
+from flashgatr.train import checkpoint as checkpoints
+from flashgatr.train.distributed import World
+from flashgatr.train.trainer import fingerprint, identity
 
 from . import toy
 from .toy import CPU, Toy, lines, make, outcome, settings, train

@@ -9,14 +9,13 @@ from unittest import mock
 import pytest
 import torch
 
-from flashgatr.experiments import registry
+from flashgatr.experiments import table
 from flashgatr.experiments.config import TrainConfig
-from flashgatr.experiments.engine import TrainingError
-from flashgatr.experiments.engine import checkpoint as checkpoints
-from flashgatr.experiments.engine.order import batch_indices
-from flashgatr.experiments.engine.stepper import _draws
-from flashgatr.experiments.engine.trainer import learning_rate
-from flashgatr.experiments.nbody import models as _models  # noqa: F401  registers them
+from flashgatr.train import TrainingError
+from flashgatr.train import checkpoint as checkpoints
+from flashgatr.train.order import batch_indices
+from flashgatr.train.stepper import _draws
+from flashgatr.train.trainer import learning_rate
 
 from . import toy
 from .toy import Toy, lines, make, settings, train
@@ -199,5 +198,5 @@ def test_models_that_draw_are_known():
     assert not _draws(toy.Network(0.0))
     for model in ("gatr", "transformer"):
         for dropout in (0.0, 0.1):
-            net = registry.build("nbody", model, dict(num_blocks=1, dropout=dropout))
+            net = table.find("nbody").build(model, dict(num_blocks=1, dropout=dropout))
             assert _draws(net) == (dropout > 0)

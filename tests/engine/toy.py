@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from flashgatr.experiments.config import RunConfig, TrainConfig
-from flashgatr.experiments.engine import Trainer
-from flashgatr.experiments.engine.distributed import World
-from flashgatr.experiments.engine.log import read
+from flashgatr.train import Trainer
+from flashgatr.train.distributed import World
+from flashgatr.train.log import read
 
 CPU = torch.device("cpu")
 

@@ -15,9 +15,10 @@ import torch
 import torch._dynamo
 import torch.distributed.tensor
 
-from flashgatr.experiments import cli, commands, runs  # noqa: F401
-from flashgatr.experiments.engine import checkpoint
+from flashgatr.experiments import cli, runs  # noqa: F401
+from flashgatr.experiments.cli import commands  # noqa: F401
 from flashgatr.experiments.nbody import task  # noqa: F401
+from flashgatr.train import checkpoint
 
 from .faults import Points, kill
 

@@ -10,8 +10,8 @@ import torch
 
 from flashgatr import GATr, embed_point, extract_point
 from flashgatr.experiments import config as configuration
-from flashgatr.experiments.engine import Trainer, distributed
-from flashgatr.experiments.engine.distributed import World
+from flashgatr.train import Trainer, distributed
+from flashgatr.train.distributed import World
 
 
 class Springs(torch.nn.Module):

@@ -18,9 +18,9 @@ from flashgatr.experiments.config import (
     override,
     save,
 )
-from flashgatr.experiments.engine.trainer import fingerprint
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.metrics import summarise, system_errors
+from flashgatr.train.trainer import fingerprint
 
 SETS = ("eval", "more_bodies", "translated", "eval_moved")
 SMALL = {

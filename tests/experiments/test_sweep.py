@@ -7,7 +7,7 @@ import pytest
 
 from flashgatr.experiments import sweep
 from flashgatr.experiments.config import ConfigError
-from flashgatr.experiments.engine.trainer import fingerprint
+from flashgatr.train.trainer import fingerprint
 
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
 RECIPE = """

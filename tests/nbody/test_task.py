@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr.experiments import registry
 from flashgatr.experiments.bench.nbody_labels import softened
 from flashgatr.experiments.config import ConfigError, RunConfig, override
+from flashgatr.experiments.nbody import EXPERIMENT
 from flashgatr.experiments.nbody.data import generate
 from flashgatr.experiments.nbody.simulate import INTEGRATORS, Gravity, State, evolve, simulate
 from flashgatr.experiments.nbody.task import REGULARISER, NBodyTask, pseudo_huber, rescaled
@@ -115,4 +115,4 @@ def test_softened_gravity_without_softening_is_the_released_integrator():
 
 def test_options_that_a_model_lacks_are_named():
     with pytest.raises(TypeError, match="the model 'transformer' has no option 'both_signs'"):
-        registry.build("nbody", "transformer", {"both_signs": True})
+        EXPERIMENT.build("transformer", {"both_signs": True})

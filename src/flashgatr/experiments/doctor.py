@@ -1,4 +1,4 @@
-"""`flashgatr doctor`: what is installed, what is used, and whether the network is as exact here as it should be."""
+"""`flashgatr doctor`: what is installed, what is used, and whether the network is exact here."""
 
 from __future__ import annotations
 

@@ -1,15 +1,20 @@
-"""An experiment is one value: what the command line, the training engine, sweeps and reports need to know about it.
+"""An experiment is one value: all that commands, training, sweeps and reports know about it.
 
-    EXPERIMENT = Experiment("springs", task=Springs, metrics={"mse": Metric("mse", "length²", ".2e")})
+    EXPERIMENT = Experiment(
+        "springs", task="springs.task:Springs", metrics={"mse": Metric("mse", "length²", ".2e")}
+    )
 
-Declaring one must be cheap, because `flashgatr --help` does it: name what needs torch or numpy as text,
-"package.module:name", and it is imported when it is first used.
+`flashgatr --help` declares every experiment, so a declaration imports neither torch nor numpy.
+Fields that need them are given as text, "package.module:name", and imported when they are first
+used.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +23,23 @@ if TYPE_CHECKING:
 
 Build = Callable[..., "nn.Module"]
 """Makes a model from its options."""
-Results = dict[str, Any]
+Results = Mapping[str, Any]
 """Metrics of a run on one evaluation set."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A column of the tables. Recorded metrics are also appended to benchmarks/results by `sweep --record`."""
+    """A column of the tables. `sweep --record` keeps the metrics that are `recorded`."""
 
     title: str
     unit: str
     format: str = ".3g"
     recorded: bool = True
+
+
+def _nothing(settings: Any, results: Results) -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True)
@@ -42,10 +52,10 @@ class Experiment:
     name: str
     task: Any
     """Lazy. A `flashgatr.train.Task`: called with the run's settings and the device."""
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     """The columns of result tables, by their key in the task's results."""
     summary: str = ""
-    """One line for `flashgatr --help`."""
+    """One line for `flashgatr data --help`."""
     models: Any = field(default_factory=dict)
     """Lazy. A mapping from names to functions that make a model from `model.options`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -54,14 +64,25 @@ class Experiment:
     """The key of the results that tells how many samples a set has."""
     place: str = "set"
     """What a recorded result calls the set that it was measured on."""
-    about: Callable[[Any, Results], dict[str, Any]] = lambda settings, results: {}
-    """What a recorded result says about its run besides the recipe: from the run's settings and one set's results."""
+    about: Callable[[Any, Results], dict[str, Any]] = _nothing
+    """What a recorded result says about its run: from the run's settings and one set's results."""
+    told: tuple[str, ...] = ()
+    """Dotted settings that `about` covers, which a recorded result does not repeat."""
     data: Any = None
-    """Lazy. The function behind `flashgatr data NAME`; its annotated arguments are the command's options."""
+    """Lazy. The function behind `flashgatr data NAME`; its annotated arguments are the options."""
     predict: Any = None
     """Lazy. The function behind `flashgatr predict NAME`, likewise."""
     report: Any = None
-    """Lazy. The experiment's own part of a report; without one, reports have tables and learning curves."""
+    """Lazy. The experiment's own part of a report. Without one, a report has tables and curves."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ValueError(
+                f"the name of an experiment must be of letters, digits, - and _, got {self.name!r}"
+            )
+        for key, metric in self.metrics.items():
+            if not isinstance(metric, Metric):
+                raise TypeError(f"the metric {key!r} of {self.name} must be a Metric: {metric!r}")
 
     def get(self, name: str) -> Any:
         """The value of a field; one that is given as text is imported."""
@@ -70,3 +91,44 @@ class Experiment:
             return value
         module, _, attribute = value.partition(":")
         return getattr(importlib.import_module(module), attribute)
+
+    def settings(self) -> dict[str, Any]:
+        """The default settings of a run, as nested tables, with folders named after `name`."""
+        data = {"folder": f"data/{self.name}"} | self.defaults.get("data", {})
+        own = {"experiment": self.name, "folder": f"runs/{self.name}"}
+        return own | dict(self.defaults) | {"data": data}
+
+    def build(self, name: str, options: Mapping[str, Any]) -> nn.Module:
+        """The model of this name; unknown names and options are an error."""
+        known: Mapping[str, Build] = self.get("models")
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            there = f"there are {', '.join(sorted(known))}" if known else "it lists no models"
+            hint = f"did you mean {close[0]!r}?" if close else there
+            raise ValueError(f"{self.name} has no model {name!r}; {hint}")
+        try:
+            return known[name](**options)
+        except TypeError as error:
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if unknown is None or unknown[1] not in options:
+                raise
+            raise TypeError(f"the model {name!r} has no option {unknown[1]!r}") from error
+
+    @property
+    def titles(self) -> list[str]:
+        """The head of a table of results."""
+        return [metric.title for metric in self.metrics.values()] + [self.count]
+
+    def row(self, results: Results) -> list[str]:
+        """The cells of a table of results; a cell is empty where a set lacks the metric."""
+        cells = [
+            format(results[key], metric.format) if key in results else ""
+            for key, metric in self.metrics.items()
+        ]
+        return [*cells, str(int(results[self.count])) if self.count in results else ""]
+
+    def records(self, results: Results) -> Iterator[tuple[str, float, str]]:
+        """Key, value and unit of every recorded metric of a set."""
+        for key, metric in self.metrics.items():
+            if metric.recorded and key in results:
+                yield key, results[key], metric.unit

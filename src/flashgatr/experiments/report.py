@@ -23,12 +23,12 @@ from typing import Any, TypeAlias
 import torch
 
 from .. import LoadError, __version__, files
-from . import config as configuration
-from . import drawing, page, runs, toml
-from .config import RunConfig
+from ..train import log, toml
+from ..train import settings as configuration
+from ..train.settings import RunConfig
+from ..train.trainer import fingerprint, identity
+from . import drawing, page, runs, table
 from .drawing import METRICS, PICTURES, SETS, Curve, Scene
-from .engine import log
-from .engine.trainer import fingerprint, identity
 from .nbody import data
 from .nbody.metrics import summarise, system_errors
 from .nbody.simulate import PRESETS, Gravity, State, evolve
@@ -119,8 +119,8 @@ def _experiment(paths: Sequence[Path]) -> str:
     found = []
     for file in (file for path in paths for file in path.rglob(runs.CONFIG)):
         with suppress(*_BAD_INPUT):
-            found.append(configuration.load(file).experiment)
-    return max(runs.EXPERIMENTS, key=found.count)
+            found.append(runs.load_settings(file).experiment)
+    return max(table.names(), key=found.count)
 
 
 def collect(

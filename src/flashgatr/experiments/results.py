@@ -1,4 +1,4 @@
-"""Measured results: one JSON object per line in benchmarks/results/NAME.jsonl. The latest line wins."""
+"""Measured results: a JSON object per line in benchmarks/results/NAME.jsonl; the last one wins."""
 
 from __future__ import annotations
 

@@ -1,82 +1,76 @@
-"""A run: a folder with its configuration, its log, its checkpoints, its trained model and its results.
+"""A run: a folder with its settings, its log, its checkpoints, its trained model and its results.
 
 config.toml   log.jsonl   checkpoints/   model/ (config.json, model.safetensors)   results.json
+experiment.json, if a user's file defines the experiment: its name and the file's SHA-256
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .. import io
-from . import config as configuration
-from . import registry, toml
-from .config import ConfigError, RunConfig
-from .engine import Task, Trainer, distributed
-from .engine import checkpoint as checkpoints
-from .engine.distributed import World
-from .engine.trainer import set_precision
+from ..train import ConfigError, RunConfig, Task, Trainer, World, distributed, set_precision, toml
+from ..train import checkpoint as checkpoints
+from ..train import settings as configuration
+from . import table
 
-if TYPE_CHECKING:
-    from .arteries.task import ArteryTask
-    from .nbody.task import NBodyTask
-
-EXPERIMENTS = ("nbody", "arteries")
 RESULTS = "results.json"
 CONFIG = "config.toml"
+SOURCE = "experiment.json"
 
 
 def make_task(config: RunConfig, world: World) -> Task:
     """Data and model of the configured experiment."""
-    return task_of(config.experiment)(config, world.device)
+    task: Task = task_of(config.experiment)(config, world.device)
+    return task
 
 
-def task_of(experiment: str) -> type[NBodyTask] | type[ArteryTask]:
-    """What an experiment is to the engine."""
-    if experiment == "nbody":
-        from .nbody.task import NBodyTask
-
-        return NBodyTask
-    if experiment == "arteries":
-        from .arteries.task import ArteryTask
-
-        return ArteryTask
-    raise _unknown(experiment)
-
-
-def _unknown(experiment: str) -> ConfigError:
-    return ConfigError(
-        f"unknown experiment {experiment!r}; {configuration.suggest(experiment, EXPERIMENTS)}"
-    )
+def task_of(experiment: str) -> Any:
+    """The task of an experiment: called with the settings and the device."""
+    return table.find(experiment).get("task")
 
 
 def defaults(experiment: str) -> RunConfig:
-    """The settings of the paper's GATr in an experiment."""
-    if experiment not in EXPERIMENTS:
-        raise _unknown(experiment)
-    return configuration.from_dict({"experiment": experiment})
+    """The settings of an experiment where none are given."""
+    return configuration.from_dict({}, table.find(experiment).settings())
+
+
+def make_settings(values: Mapping[str, Any]) -> RunConfig:
+    """Settings from nested tables; what they lack has the default of their experiment."""
+    name = values.get("experiment") if isinstance(values, Mapping) else None
+    return configuration.from_dict(values, table.defaults(name))
+
+
+def load_settings(path: Path, experiment: str | None = None) -> RunConfig:
+    """Settings from a TOML file, likewise; `experiment`, if given, replaces the file's."""
+    return configuration.load(path, experiment, defaults=table.defaults)
 
 
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     """Train a model as configured; with `resume`, continue what the folder holds."""
     folder = Path(config.folder)
+    table.find(config.experiment)  # an unknown one is an error before anything is written
     if not resume and any((folder / name).exists() for name in ("checkpoints", "model", RESULTS)):
         raise ConfigError(
-            f"{folder} holds a run already; continue it with --resume, or choose another folder with "
-            "--folder"
+            f"{folder} holds a run already; continue it with --resume, or choose another folder "
+            "with --folder"
         )
     world = distributed.join(config.device)
     try:
         with _alone(folder, world):
             if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
                 configuration.save(config, folder / CONFIG)
+            if world.is_main:
+                _store_source(folder, config.experiment)
             task = make_task(config, world)
             if config.model.start and not checkpoints.exists(folder / "checkpoints"):
                 _start(task.model, config)
@@ -94,7 +88,7 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
 
 
 def _start(model: nn.Module, config: RunConfig) -> None:
-    """Give a new model the weights of a trained run, whose options must be this run's, or be changed by name."""
+    """Give a new model the weights of a trained run; all options of that run must be named."""
     folder = Path(config.model.start)
     try:
         options, state = io.load(
@@ -107,15 +101,15 @@ def _start(model: nn.Module, config: RunConfig) -> None:
         ]
         if unsaid:
             raise ConfigError(
-                f"the network of model.start = {config.model.start!r} has options that this run does "
-                f"not name: add {' '.join(f'--set {shlex.quote(x)}' for x in unsaid)} (or other values, to "
-                "change them)"
+                f"the network of model.start = {config.model.start!r} has options that this run "
+                f"does not name: add {' '.join(f'--set {shlex.quote(x)}' for x in unsaid)} "
+                "(or other values, to change them)"
             )
         io.fill(model, state)
     except io.LoadError as error:
         raise ConfigError(
-            f"cannot start with the weights of model.start = {config.model.start!r}: {error}; it must "
-            f"be the folder of a finished run of {_kind(config)} with the same model.options"
+            f"cannot start with the weights of model.start = {config.model.start!r}: {error}; it "
+            f"must be the folder of a finished run of {_kind(config)} with the same model.options"
         ) from error
 
 
@@ -143,29 +137,83 @@ def _alone(folder: Path, world: World) -> Iterator[None]:
 
 def load_model(config: RunConfig) -> nn.Module:
     """The trained model of a run."""
+    state = _trained(config)
+    experiment = table.find(config.experiment)
+    return io.fill(experiment.build(config.model.name, config.model.options), state)
+
+
+def _trained(config: RunConfig) -> dict[str, Tensor]:
+    """The trained weights of a run."""
     if not (Path(config.folder) / "model").is_dir():
         raise io.LoadError(
             f"{config.folder} is not finished yet: it has no model; continue it with "
             f"`flashgatr train --resume --folder {config.folder}`"
         )
-    _, state = io.load(Path(config.folder) / "model", _kind(config))
-    model = registry.build(config.experiment, config.model.name, dict(config.model.options))
-    return io.fill(model, state)
+    return io.load(Path(config.folder) / "model", _kind(config))[1]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a run, begun or finished."""
+    return (folder / CONFIG).is_file()
+
+
+def require_run(folder: Path) -> Path:
+    """The folder, or an error if it holds no run."""
+    if not is_run(folder):
+        what = "it has no config.toml" if folder.is_dir() else "there is no such folder"
+        raise io.LoadError(f"{folder} is not a run: {what}; make one with flashgatr train")
+    return folder
 
 
 def load_config(folder: Path) -> RunConfig:
     """The configuration of a run, wherever its folder is now."""
-    return replace(configuration.load(folder / CONFIG), folder=str(folder))
+    config = replace(load_settings(folder / CONFIG), folder=str(folder))
+    stored = _stored_source(folder)
+    if stored is not None and table.source(config.experiment) is None:
+        raise ConfigError(
+            f"{folder} is a run of {config.experiment!r}, an experiment of your own; name the file "
+            "that defines it: --experiment path/to/file.py"
+        )
+    _compare_source(folder, config.experiment)
+    return config
+
+
+def _store_source(folder: Path, experiment: str) -> None:
+    """Note which user's file defines the experiment, once: a resumed run keeps the first note."""
+    source = table.source(experiment)
+    if source is None:
+        return
+    if _stored_source(folder) is None:
+        stored = {"name": experiment, "sha256": source.sha256}
+        configuration.write_atomically(folder / SOURCE, json.dumps(stored, indent=1) + "\n")
+    else:
+        _compare_source(folder, experiment)
+
+
+def _stored_source(folder: Path) -> dict[str, Any] | None:
+    return _read_table(folder / SOURCE)
+
+
+def _compare_source(folder: Path, experiment: str) -> None:
+    """Warn if the user's file is not the one that the run was begun with."""
+    stored, source = _stored_source(folder), table.source(experiment)
+    if stored is not None and source is not None and stored.get("sha256") != source.sha256:
+        warnings.warn(
+            f"{source.path} has changed since {folder} was begun (SHA-256 "
+            f"{str(stored.get('sha256'))[:12]}…, now {source.sha256[:12]}…): "
+            "task and model may differ",
+            stacklevel=3,
+        )
 
 
 def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
-    """Evaluate a trained run again, on the data its configuration names, and (if `keep`) store the results."""
+    """Evaluate a trained run again, on the data of its settings; `keep`: store the results."""
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:
         set_precision(config.train.precision)
         task = make_task(config, world)
-        task.model.load_state_dict(load_model(config).state_dict())
+        io.fill(task.model, _trained(config))
         task.model.to(world.device).eval()
         results = task.evaluate(task.model)
         summary = {**(read_results(folder) or {}), "results": results}
@@ -182,9 +230,14 @@ def _save_results(folder: Path, summary: dict[str, Any]) -> None:
 
 def read_results(folder: Path) -> dict[str, Any] | None:
     """What a finished run found, or None."""
+    return _read_table(folder / RESULTS)
+
+
+def _read_table(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is none that can be read."""
     try:
-        found = json.loads((folder / RESULTS).read_text())
-    except (OSError, ValueError):
+        found = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

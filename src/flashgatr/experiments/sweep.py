@@ -1,7 +1,7 @@
 """Recipes: many runs from one file, in one command that can be stopped and started again.
 
     [run]                          # a run configuration; every key of config.toml
-    experiment = "nbody"
+    experiment = "springs"
     [grid]                         # one run per combination
     "model.name" = ["gatr", "mlp"]
     seed = [0, 1, 2]
@@ -27,13 +27,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from . import config as configuration
-from . import measures, toml
-from .config import ConfigError, RunConfig
-from .engine import log
-from .engine.trainer import TrainingError, fingerprint, identity
+from ..train import ConfigError, RunConfig, TrainingError, fingerprint, identity, log, toml
+from ..train import settings as configuration
+from . import table
 from .results import record
-from .runs import read_results, train
+from .runs import make_settings, read_results, train
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,10 @@ class Planned:
         return found is not None and found.get("run") == fingerprint(self.config)
 
 
-def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[Planned]:
-    """The runs of a recipe, below `folder`."""
+def plan(
+    recipe: Path, folder: Path, changes: list[str] | None = None, experiment: str | None = None
+) -> list[Planned]:
+    """The runs of a recipe, below `folder`. `experiment` is the one of a recipe that names none."""
     if not recipe.is_file():
         raise ConfigError(f"there is no recipe {recipe}; the project's own are in recipes/")
     try:
@@ -69,8 +69,20 @@ def plan(recipe: Path, folder: Path, changes: list[str] | None = None) -> list[P
     for key, choices in grid.items():
         if not isinstance(choices, list) or not choices:
             raise ConfigError(f"grid.{key} must list values, got {choices!r}")
-    base = configuration.from_dict(content.get("run", {}))
+    base = _base(recipe, content.get("run", {}), experiment)
     return list(_runs(base, grid, _cases(cases, grid), folder, changes or []))
+
+
+def _base(recipe: Path, values: Any, experiment: str | None) -> RunConfig:
+    """The settings that all runs share."""
+    if experiment is None or not isinstance(values, dict):
+        return make_settings(values)
+    if values.setdefault("experiment", experiment) != experiment:
+        raise ConfigError(
+            f"{recipe} is for the experiment {values['experiment']!r}, but --experiment defines "
+            f"{experiment!r}"
+        )
+    return make_settings(values)
 
 
 Case = tuple[str, Any, list[str]]
@@ -98,15 +110,15 @@ def _cases(given: dict[str, Any], grid: dict[str, Any]) -> list[Case]:
 
 
 def select(runs: list[Planned], only: list[str]) -> list[Planned]:
-    """Those whose values are among the ones named, as KEY=VALUE of the grid; a key may be named several times."""
+    """The runs whose grid values are among those in `only`, KEY=VALUE each; keys may repeat."""
     wanted: dict[str, list[Any]] = {}
     for text in only:
         path, value = configuration.read_assignment(text)
         key, known = ".".join(path), runs[0].values if runs else {}
         if key not in known:
             raise ConfigError(
-                f"--only takes KEY=VALUE of the recipe's grid ({', '.join(known) or 'it has none'}), "
-                f"got {text!r}"
+                "--only takes KEY=VALUE of the recipe's grid "
+                f"({', '.join(known) or 'it has none'}), got {text!r}"
             )
         if value not in [run.values[key] for run in runs]:
             raise ConfigError(f"no run of the recipe has {text}; list them with --list")
@@ -132,7 +144,7 @@ def _runs(
 
 
 def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -> None:
-    """Train what is not finished yet, `jobs` runs at a time (each in a process of its own if several)."""
+    """Train what is not finished yet, `jobs` runs at a time (if several, a process for each)."""
     open_runs = [run for run in runs if not run.is_finished]
     say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are finished")
     if jobs == 1:
@@ -152,10 +164,13 @@ def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
     folder = Path(run.config.folder)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as aside, (folder / "log.txt").open("a") as log:
-        # The folder's own config.toml may be that of another run, which the child then refuses to continue.
+        # The folder's own config.toml may belong to another run, which the child then refuses.
         planned = Path(aside) / "config.toml"
         configuration.save(run.config, planned)
         given = ["--config", str(planned), "--folder", str(folder)]
+        source = table.source(run.config.experiment)
+        if source is not None:
+            given += ["--experiment", str(source.path)]
         command = [sys.executable, "-m", "flashgatr", "train", "--resume", *given]
         child = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         children.add(child)
@@ -164,7 +179,7 @@ def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
 
 @contextmanager
 def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
-    """Whatever ends this process in an orderly way ends the runs it started, after a checkpoint each."""
+    """When this process ends in an orderly way, its runs end, too, after a checkpoint each."""
     children: set[subprocess.Popen[bytes]] = set()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -180,12 +195,12 @@ def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
                 child.terminate()
 
 
-_TOLD = ("seed", "model.name", "data.train_samples", "data.options.orientation", "train.steps")
+_TOLD = ("seed", "model.name", "data.train_samples", "train.steps")
 """Recorded under names of their own."""
 
 
 def record_results(runs: list[Planned], recipe: str) -> int:
-    """Append the results of finished runs to benchmarks/results/; returns how many runs there were."""
+    """Append the results of finished runs to benchmarks/results/; returns the number of runs."""
     number = 0
     for run in runs:
         found = read_results(Path(run.config.folder))
@@ -193,10 +208,11 @@ def record_results(runs: list[Planned], recipe: str) -> int:
             continue
         number += 1
         config = run.config
-        measured = measures.of(config.experiment)
-        varied = {key: value for key, value in run.values.items() if key not in _TOLD}
+        measured = table.find(config.experiment)
+        told = (*_TOLD, *measured.told)
+        varied = {key: value for key, value in run.values.items() if key not in told}
         base = dict(steps=config.train.steps, recipe=recipe, seed=config.seed)
-        base |= varied | {key: value for key, value in run.changes.items() if key not in _TOLD}
+        base |= varied | {key: value for key, value in run.changes.items() if key not in told}
         name, model = f"{config.experiment}-accuracy", config.model.name
         for where, metrics in found["results"].items():
             about = measured.about(config, metrics) | base

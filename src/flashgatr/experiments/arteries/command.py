@@ -1,23 +1,113 @@
-"""`flashgatr data arteries`: prepares raw data, lists the sets, compares with published data."""
+"""`flashgatr data arteries` and `flashgatr predict arteries`: their options, and what they print."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from .data.preparation import Result, prepare_folder
-from .data.sets import DIVISIONS, describe
-from .data.verification import verify as checks_of
+if TYPE_CHECKING:
+    from .data.preparation import Result
 
 SHOWN = 20  # failed samples named one by one
+MESH = (3, 2, 80)
+MAX_REDUCTION = 0.49
 
 
 def data(
+    folder: Annotated[Path, typer.Option("--folder", "-f", help="Where the files go.")] = Path(
+        "data/arteries"
+    ),
+    source: Annotated[
+        Optional[Path],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option(help="Raw data: database.hdf5 or a folder of one file per sample."),
+    ] = None,
+    division: Annotated[
+        str, typer.Option(help="Whose sets: original (the authors' code) or published.")
+    ] = "original",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare with what the published data are.")
+    ] = False,
+    synthetic: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Make so many vessels of our own (FOLDER/raw), then prepare them."
+        ),
+    ] = 0,
+    seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(show_default="0", help="Synthetic vessels: seed of all random numbers."),
+    ] = None,
+    mesh: Annotated[
+        Optional[tuple[int, int, int]],  # noqa: UP045
+        typer.Option(
+            show_default="3 2 80",
+            help="Synthetic vessels: elements in the core, the ring and along the vessel.",
+        ),
+    ] = None,
+    max_reduction: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(
+            show_default="0.49",
+            help="Synthetic vessels: the most that stenoses take off the radius.",
+        ),
+    ] = None,
+    spatial: Annotated[
+        bool, typer.Option("--spatial", help="Synthetic vessels: bent in space, not in a plane.")
+    ] = False,
+    workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
+) -> None:
+    """Prepare vessels, published ones or synthetic ones. Finished files are kept."""
+    shape = dict(seed=seed, mesh=mesh, max_reduction=max_reduction, spatial=spatial or None)
+    given = {name: value for name, value in shape.items() if value is not None}
+    _require_sense(source, synthetic, given)
+    failed = 0
+    if synthetic:
+        source = folder / "raw"
+        failed = _make(source, synthetic, workers or None, given)
+    code = prepare(folder, source, workers or None, division, verify)
+    if failed:
+        typer.echo(f"error: {failed} of {synthetic} vessels could not be made", err=True)
+    raise typer.Exit(code or int(failed > 0))
+
+
+def _require_sense(source: Path | None, synthetic: int, given: dict[str, Any]) -> None:
+    """Refuse options that do not go together."""
+    if synthetic and source:
+        raise ValueError("got both --source and --synthetic; expected one of them")
+    if 0 < synthetic < 3:
+        raise ValueError(f"--synthetic must be at least 3 (train, val and test), got {synthetic}")
+    if given and not synthetic:
+        name = next(iter(given)).replace("_", "-")
+        raise ValueError(f"--{name} goes with --synthetic NUMBER")
+
+
+def _make(folder: Path, count: int, workers: int | None, given: dict[str, Any]) -> int:
+    """Make synthetic vessels; returns how many could not be made."""
+    from .synthetic.generate import generate
+
+    result = generate(
+        folder,
+        count,
+        given.get("seed", 0),
+        mesh=given.get("mesh", MESH),
+        workers=workers,
+        planar=not given.get("spatial", False),
+        max_reduction=given.get("max_reduction", MAX_REDUCTION),
+        say=typer.echo,
+    )
+    return len(result.failed)
+
+
+def prepare(
     folder: Path, source: Path | None, workers: int | None, division: str, verify: bool
 ) -> int:
     """Returns the exit code: 1 if samples could not be prepared or checks failed."""
+    from .data.preparation import prepare_folder
+    from .data.sets import DIVISIONS, describe
+
     if division not in DIVISIONS:
         raise ValueError(f"unknown division {division!r}; expected {' or '.join(DIVISIONS)}")
     if source is None and not verify:
@@ -39,6 +129,60 @@ def data(
     return int(failed)
 
 
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    mesh: Annotated[
+        Path, typer.Argument(help="A vessel: .vtp, .vtu, .stl, .ply, .obj, or .hdf5 as published.")
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where NAME.vtp and NAME.png go.")
+    ] = Path("predictions"),
+    inlet: Annotated[
+        str, typer.Option(help="The inlet: auto, the number of an end, or a point 'x y z' near it.")
+    ] = "auto",
+    scale: Annotated[str, typer.Option(help="Unit of the mesh: auto, cm, mm or m.")] = "auto",
+    extensions: Annotated[
+        str, typer.Option(help="Straight flow extensions: auto, cut, add or keep.")
+    ] = "auto",
+    sample: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Which sample of an HDF5 file or folder with several."),
+    ] = None,
+    reference: Annotated[
+        str, typer.Option(help="Point array of a .vtp or .vtu file to compare with, in dyn/cm².")
+    ] = "wss_reference",
+    both_signs: Annotated[
+        bool, typer.Option("--both-signs", help="GATr exact under mirrors, at twice the cost.")
+    ] = False,
+    device: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="auto, cpu or cuda, instead of the run's setting."),
+    ] = None,
+) -> None:
+    """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
+    from .. import runs
+    from ..console import show_table
+    from .vessel.predict import run as predict_files
+
+    found, notes, files = predict_files(
+        runs.require_run(run),
+        mesh,
+        out,
+        device=device or "",
+        both_signs=both_signs,
+        sample=sample,
+        inlet=inlet,
+        scale=scale,
+        extensions=extensions,
+        reference=reference,
+    )
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
+    show_table(found.mesh.name, ["", "found"], [list(row) for row in found.rows()])
+    for file in files:
+        typer.echo(f"wrote {file}")
+
+
 def _show(result: Result, folder: Path) -> None:
     for error in list(result.failed.values())[:SHOWN]:
         typer.echo(f"error: {error}", err=True)
@@ -51,7 +195,9 @@ def _show(result: Result, folder: Path) -> None:
 
 
 def _show_checks(folder: Path, division: str) -> bool:
-    checks = checks_of(folder, division)
+    from .data.verification import verify
+
+    checks = verify(folder, division)
     for check in checks:
         known = check.expected is not None
         verdict = (

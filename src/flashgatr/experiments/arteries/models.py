@@ -14,6 +14,7 @@ the two terms, so that their sum is exactly equivariant.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from ...algebra import NORMAL
 from ...batch import Sets
 from ...config import preset
 from ..baselines.transformer import Transformer
-from ..registry import register
 from .unconstrained import UnconstrainedGATr
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -92,23 +92,18 @@ class TransformerArteries(nn.Module):
         return self.net(features, offsets=offsets, max_items=max_items, mask=mask)  # type: ignore[no-any-return]
 
 
-def _register_variant(name: str, changes: dict[str, Any]) -> None:
-    @register("arteries", name)
+def _variant(changes: dict[str, Any]) -> Callable[..., nn.Module]:
     def build(both_signs: bool = False, **options: Any) -> nn.Module:
         return GATrArteries(GATr(preset("arteries", **changes | options)), both_signs=both_signs)
 
-
-for _name, _changes in VARIANTS.items():
-    _register_variant(_name, _changes)
+    return build
 
 
-@register("arteries", "gatr_unconstrained")
 def unconstrained(**options: Any) -> nn.Module:
     """GATr with unconstrained linear maps, and therefore without recentring."""
     return GATrArteries(UnconstrainedGATr(preset("arteries", **{"recenter": False} | options)))
 
 
-@register("arteries", "transformer")
 def transformer(
     hidden_channels: int = 160, num_heads: int = 4, multi_query: bool = True, **options: Any
 ) -> nn.Module:
@@ -117,3 +112,10 @@ def transformer(
         7, 3, hidden_channels, num_heads=num_heads, multi_query=multi_query, **options
     )
     return TransformerArteries(net)
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    **{name: _variant(changes) for name, changes in VARIANTS.items()},
+    "gatr_unconstrained": unconstrained,
+    "transformer": transformer,
+}

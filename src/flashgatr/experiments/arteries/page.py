@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .. import page as pages
-from ..measures import MEASURES
+from . import EXPERIMENT
 from .pictures import GREY, PICTURES
 
 TITLE = "Arteries: wall shear stress"
@@ -25,7 +25,7 @@ TABLE = (
     "max_error",
     "cosine",
 )
-_COLUMNS = MEASURES["arteries"].columns
+_COLUMNS = EXPERIMENT.metrics
 
 
 def page(report: dict[str, Any], pictures: dict[str, bytes]) -> str:
@@ -62,7 +62,7 @@ def page(report: dict[str, Any], pictures: dict[str, bytes]) -> str:
 def _results(report: dict[str, Any]) -> str:
     """Our models, then the paper's and the README's; those on synthetic vessels apart."""
     head = ["model", "orientations", "training meshes", "steps", "seeds"]
-    head += [_COLUMNS[metric][0] for metric in TABLE]
+    head += [_COLUMNS[metric].title for metric in TABLE]
     rows, synthetic = (
         [
             [*_who(group), *(_cell(group, "test", metric) for metric in TABLE)]
@@ -167,7 +167,7 @@ def _cell(group: dict[str, Any], name: str, metric: str, style: str | None = Non
     found = group["results"].get(name, {}).get(metric)
     if found is None:
         return ""
-    return _number(found["mean"], found["standard_error"], style or _COLUMNS[metric][2])
+    return _number(found["mean"], found["standard_error"], style or _COLUMNS[metric].format)
 
 
 def _points(group: dict[str, Any], name: str) -> str:

@@ -25,9 +25,8 @@ import torch
 from ... import LoadError, __version__
 from .. import drawing, runs
 from .. import report as reports
-from ..measures import MEASURES
 from ..report import Run
-from . import page, pictures
+from . import EXPERIMENT, page, pictures
 from .data import sets
 from .data.orientation import orientations, turned
 from .inference import predict_meshes
@@ -63,7 +62,7 @@ REFERENCE: dict[str, Any] = {
     },
 }
 SETS = ("test", "val", "test_float32", "test_moved", "test_mirrored")
-METRICS = (*MEASURES["arteries"].columns, "change_mean")
+METRICS = (*EXPERIMENT.metrics, "change_mean")
 SHOWN_WALLS = {"best": 0.0, "median": 0.5, "90 % quantile": 0.9, "worst": 1.0}
 """The meshes drawn: quantiles of GATr's ε."""
 _NEEDED = {"epsilon_mean", "epsilon_median", "epsilon_q75", "nmae", "cosine", "meshes"}

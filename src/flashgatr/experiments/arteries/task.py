@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import registry
-from ..config import ConfigError, RunConfig, suggest
+from ...train.settings import ConfigError, RunConfig, suggest
 from ..hashing import hash_of
-from . import models  # noqa: F401 (registers the models)
+from . import EXPERIMENT
 from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
 from .data.mesh import Array, ArteryError, Mesh
 from .data.orientation import orientations, turned
@@ -83,7 +82,7 @@ class ArteryTask:
         self.folder = Path(config.data.folder)
         self.precision = config.train.precision
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model = registry.build("arteries", config.model.name, dict(config.model.options))
+        self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         self._limits = {
             "train": config.data.train_samples,
             "val": self.options.val_limit,

@@ -1,7 +1,7 @@
 """The artery networks on meshes of 3,700 to 8,000 vertices, 8 to a batch, other meshes in every step: as the engine trains.
 The meshes are random and, where the data of the artery experiment lie in data/arteries, also real.
 
-Forward, backward, clip and Adam; on a GPU as one CUDA graph per size of padded pairs (`engine.parts`). Time per 1,000 vertices,
+Forward, backward, clip and Adam; on a GPU as one CUDA graph per size of padded pairs (`train.shape_graphs`). Time per 1,000 vertices,
 beside forward and backward of meshes of one size (`artery-step`, as a graph) in the same run. Steps follow each other without a
 pause, as in training. Before measuring, every size is met once. The host's time is what it takes to make the batches and to
 issue the steps. Steps that take more than three times the median are counted: that is what something compiled or planned
@@ -21,14 +21,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import registry
+from ...train.distributed import World
+from ...train.settings import TrainConfig
+from ...train.shape_graphs import LANES
+from ...train.stepper import Stepper, make_optimizer
+from .. import runs
+from ..arteries import EXPERIMENT
 from ..arteries.batches import ROUND, pack
 from ..arteries.data.mesh import Mesh
 from ..arteries.task import ArteryTask, Options
-from ..config import TrainConfig, from_dict
-from ..engine.distributed import World
-from ..engine.parts import LANES
-from ..engine.stepper import Stepper, make_optimizer
 from . import timing, workload
 from .artery_step import FEWER_MESHES, FEWER_VERTICES, MESHES, VERTICES, fixed_size, told, works
 from .timing import Found, Report
@@ -50,7 +51,7 @@ class RandomMeshes(ArteryTask):
     ) -> None:
         draw = np.random.default_rng(0)
         self.device, self.options = device, Options()
-        self.model = registry.build("arteries", model, options).to(device)
+        self.model = EXPERIMENT.build(model, options).to(device)
         self._train = pack([_mesh(draw, int(draw.integers(*sizes))) for _ in range(MADE)], device)
         self.samples = MADE
 
@@ -59,7 +60,7 @@ def real_meshes(model: str, options: dict[str, Any], device: torch.device) -> Ar
     """The artery experiment on its training meshes."""
     settings = {"experiment": "arteries", "model": {"name": model, "options": options}}
     data = {"folder": str(FOLDER), "options": {"val_limit": 1}}
-    task = ArteryTask(from_dict({**settings, "data": data}), device)
+    task = ArteryTask(runs.make_settings({**settings, "data": data}), device)
     task.model.to(device)
     return task
 
@@ -81,7 +82,7 @@ def ragged(make: Callable[[], ArteryTask], meshes: int, *, steps: int) -> Found:
 
     def step(numbers: list[int]) -> None:
         given = torch.tensor(numbers)
-        stepper.step((given,) if stepper.takes_numbers else task.batch(given))
+        stepper.step(given if stepper.takes_numbers else task.batch(given))
 
     for number in {math.ceil(task.size(k) / ROUND): k for k in range(task.samples)}.values():
         step([number] * 2 * LANES)

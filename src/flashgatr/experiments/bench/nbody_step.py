@@ -18,11 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from ...kernels.paths import plain_kernels
-from .. import registry
-from ..config import TrainConfig
-from ..engine.distributed import World
-from ..engine.stepper import Stepper, make_optimizer
+from ...train.distributed import World
+from ...train.settings import TrainConfig
+from ...train.stepper import Stepper, make_optimizer
+from ..nbody import EXPERIMENT
 from ..nbody import models as _models  # noqa: F401  registers the models
+from ..nbody.task import NBodyBatch
 from . import timing
 from .timing import Found, Report
 
@@ -35,19 +36,18 @@ class RandomSystems:
     """A task of the engine on random systems that never change."""
 
     def __init__(self, name: str, device: torch.device, batch: int = BATCH) -> None:
-        self.model = registry.build("nbody", name, {}).to(device)
+        self.model = EXPERIMENT.build(name, {}).to(device)
         self.parameters = list(self.model.parameters())
         self.samples = batch
         shapes = (batch, BODIES), *[(batch, BODIES, 3)] * 3
-        self.systems = tuple(torch.randn(shape, device=device) for shape in shapes)
+        self.systems = NBodyBatch(*(torch.randn(shape, device=device) for shape in shapes))
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+    def batch(self, indices: Tensor) -> NBodyBatch:
         return self.systems
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
-        *inputs, target = batch
-        prediction, regulariser = model(*inputs)
-        return (prediction - target).square().mean() + 0.01 * regulariser, {}
+    def loss(self, model: nn.Module, batch: NBodyBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        prediction, regulariser = model(batch.mass, batch.position, batch.velocity)
+        return (prediction - batch.target).square().mean() + 0.01 * regulariser, {}
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         return {}

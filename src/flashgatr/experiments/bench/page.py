@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ...train.settings import write_atomically
 from .. import results
-from ..config import write_atomically
 from . import SPEED
 from .timing import UNITS
 

@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import torch
 
 from ...kernels.gpu import beside
+from ...train.trainer import set_precision
 from .. import results
-from ..engine.trainer import set_precision
 
 Step = Callable[[], object]
 Result = TypeVar("Result")

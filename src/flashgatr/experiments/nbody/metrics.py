@@ -1,4 +1,4 @@
-"""How good is a prediction of positions? Per system, since a few near-collisions dominate the mean."""
+"""Errors of predicted positions, per system: a few near-collisions dominate their mean."""
 
 from __future__ import annotations
 

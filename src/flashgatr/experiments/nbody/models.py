@@ -1,7 +1,8 @@
-"""Models of the n-body experiment: (mass, position, velocity) to future positions, and what to keep small.
+"""Models of the n-body experiment: (mass, position, velocity) to positions and a regulariser.
 
-GATr sees one multivector per body: mass as scalar, position as point, velocity as translation. As the authors' code
-does, the loss also keeps the output's e123 near one and its unused scalar near zero.
+GATr sees one multivector per body: mass as scalar, position as point, velocity as translation. As
+the authors' code does, the loss also keeps the output's e123 near one and its unused scalar near
+zero.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
 from ..baselines.transformer import Transformer
-from ..registry import register
 
 Prediction = tuple[Tensor, Tensor]
 """Positions (B, n, 3), and the regulariser (a number)."""
@@ -54,19 +54,19 @@ class PlainNBody(nn.Module):
         return out, features.new_zeros(())
 
 
-@register("nbody", "gatr")
 def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
-@register("nbody", "transformer")
 def transformer(**options: Any) -> nn.Module:
     return PlainNBody(Transformer(7, 3, **options))
 
 
-@register("nbody", "mlp")
 def mlp(bodies: int = 4, **options: Any) -> nn.Module:
     return PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
+
+
+MODELS = {"gatr": gatr, "transformer": transformer, "mlp": mlp}
 
 
 def fits(model: nn.Module, bodies: int) -> bool:

@@ -1,19 +1,18 @@
-"""The n-body experiment as the engine sees it: predict where bodies are after a while (paper, section 4.1)."""
+"""The n-body task: predict where bodies are after a while (section 4.1 of the paper)."""
 
 from __future__ import annotations
 
 import math
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .. import registry
-from ..config import ConfigError, RunConfig
+from ...train.settings import ConfigError, RunConfig
 from ..hashing import hash_of
-from . import models
+from . import EXPERIMENT, models
 from .data import load, require
 from .metrics import summarise, system_errors
 
@@ -28,6 +27,15 @@ OPTIONS = {
 """data.options: the largest value, what is allowed, an example."""
 
 
+class NBodyBatch(NamedTuple):
+    """Systems of n bodies, and where these are after a while."""
+
+    mass: Tensor  # (B, n)
+    position: Tensor  # (B, n, 3)
+    velocity: Tensor  # (B, n, 3)
+    target: Tensor  # (B, n, 3)
+
+
 class NBodyTask:
     """Train on `train`, choose by `val`, report on the three evaluation sets."""
 
@@ -40,15 +48,15 @@ class NBodyTask:
         self.device = device
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model = registry.build("nbody", config.model.name, dict(config.model.options))
+        self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         self._limit = config.data.train_samples or None
         for name in SETS:
             require(self.folder, name)  # now, and not after the last step
 
     @cached_property
     def samples(self) -> int:
-        """Training systems. Whoever asks is going to train, and needs systems to validate with."""
-        assert self._val
+        """Number of training systems. Reads the validation set, too, because training needs it."""
+        self._val  # noqa: B018  an error now, and not at the first validation
         return len(self._train["mass"])
 
     @cached_property
@@ -66,21 +74,20 @@ class NBodyTask:
     def _load(self, name: str, limit: int | None) -> dict[str, Tensor]:
         return load(self.folder, name, limit)
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, ...]:
+    def batch(self, indices: Tensor) -> NBodyBatch:
         if not hasattr(self, "_resident"):
             self._resident = _on(self._train, self.device)
         place = indices.to(self.device)
-        batch = tuple(x.index_select(0, place) for x in self._resident)
+        batch = NBodyBatch(*(x.index_select(0, place) for x in self._resident))
         if not self.scaling:
             return batch
         spread = math.log1p(self.scaling)
         draw = torch.rand(len(place), device=self.device)
         return rescaled(batch, torch.exp(spread * (2 * draw - 1)))
 
-    def loss(self, model: nn.Module, batch: tuple[Tensor, ...]) -> tuple[Tensor, dict[str, Tensor]]:
-        *inputs, target = batch
-        prediction, regulariser = model(*inputs)
-        errors = (prediction - target).square().mean((-2, -1))
+    def loss(self, model: nn.Module, batch: NBodyBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        prediction, regulariser = model(batch.mass, batch.position, batch.velocity)
+        errors = (prediction - batch.target).square().mean((-2, -1))
         mse = errors.mean()
         data_loss = pseudo_huber(errors, self.huber).mean() if self.huber else mse
         return data_loss + REGULARISER * regulariser, {"mse": mse.detach()}
@@ -105,38 +112,47 @@ class NBodyTask:
         found = []
         for start in range(0, len(data["mass"]), chunk):
             part = {name: x[start : start + chunk] for name, x in data.items()}
-            *inputs, _ = _on(part, self.device)
-            prediction, _ = model(*inputs)
+            batch = _on(part, self.device)
+            prediction, _ = model(batch.mass, batch.position, batch.velocity)
             found.append(system_errors(prediction.cpu(), part["target"]))
         return torch.cat(found)
 
 
-def rescaled(batch: tuple[Tensor, ...], factor: Tensor) -> tuple[Tensor, ...]:
-    """Every system larger by its factor λ: lengths and velocities λ times, masses λ³ times, around the mean of its bodies.
+def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
+    """Every system enlarged by its factor λ around the mean of its bodies.
 
-    Gravity then accelerates λ times as much at λ times the distance, so that the motion is the same motion, larger: exactly
-    so also for the integrators.
+    Lengths and velocities grow λ times, masses λ³ times.
+
+    Gravity then accelerates λ times as much at λ times the distance, so that the motion is the same
+    motion, larger: exactly so also for the integrators.
     """
     mass, position, velocity, target = batch
     lengths = factor[:, None, None]
     center = position.mean(1, keepdim=True)
     position, target = (center + lengths * (x - center) for x in (position, target))
-    return mass * factor[:, None] ** 3, position, lengths * velocity, target
+    return NBodyBatch(mass * factor[:, None] ** 3, position, lengths * velocity, target)
 
 
 def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
-    """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), written without that difference; like e² below the knee δ, like e above."""
+    """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), like e² below the knee δ and like e above.
+
+    It is computed in a form without that difference, which would lose digits.
+    """
     return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
 
 
 def _options(options: dict[str, Any]) -> tuple[float, float]:
-    """data.options: scaling (training systems are made up to so much larger or smaller, anew in every step), and huber (root mean
-    squared error of a system above which its loss grows linearly)."""
+    """The two data.options.
+
+    scaling: training systems are made up to so much larger or smaller, anew in every step.
+    huber: root mean squared error of a system above which its loss grows linearly.
+    """
     unknown = set(options) - set(OPTIONS)
     if unknown:
         raise ConfigError(
-            f"n-body's data.options are {' and '.join(OPTIONS)}, got {', '.join(sorted(unknown))}; settings of "
-            "the systems are chosen when the data are made (flashgatr data nbody)"
+            f"n-body's data.options are {' and '.join(OPTIONS)}, got "
+            f"{', '.join(sorted(unknown))}; settings of the systems are chosen when the data are "
+            "made (flashgatr data nbody)"
         )
     scaling, huber = (_option(name, options.get(name, 0.0)) for name in OPTIONS)
     return scaling, huber
@@ -156,9 +172,8 @@ def straight_line(data: dict[str, Tensor], time: float) -> Tensor:
     return system_errors(data["position"] + time * data["velocity"], data["target"])
 
 
-def _on(data: dict[str, Tensor], device: torch.device) -> tuple[Tensor, ...]:
-    names = ("mass", "position", "velocity", "target")
-    return tuple(data[name].to(device, torch.float32) for name in names)
+def _on(data: dict[str, Tensor], device: torch.device) -> NBodyBatch:
+    return NBodyBatch(*(data[name].to(device, torch.float32) for name in NBodyBatch._fields))
 
 
 def _moved(data: dict[str, Tensor]) -> dict[str, Tensor]:

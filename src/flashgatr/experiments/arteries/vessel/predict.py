@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from .... import files
+from ....train import distributed
+from ....train.settings import RunConfig, override
+from ....train.trainer import set_precision
 from ... import runs
-from ...config import RunConfig, override
-from ...engine import distributed
-from ...engine.trainer import set_precision
 from ..data.mesh import Array, ArteryError, Mesh, kept_faces
 from ..inference import predict_meshes
 from ..metrics import MeshErrors, mesh_errors

@@ -1,25 +1,29 @@
-"""A step on samples of unequal size as CUDA graphs: one per shape of a part of the batch, and one for the update.
+"""A step on samples of unequal size as CUDA graphs: one per shape of a part, one for the update.
 
     gradient = loss = 0
-    for part, share in parts:   loss += share · loss(part),  gradient += share · gradient(part)      replay the part's graph
-    update(loss, gradient)                                                                           replay the last graph
+    for part, share in parts:              # replay the graph of the part's shape
+        loss += share · loss(part)
+        gradient += share · gradient(part)
+    update(loss, gradient)                 # replay the last graph
 
-Parts are padded to a few sizes by whoever makes them, so that there are few graphs. They run in two lanes, side by side: one
-part's small kernels fill the gaps of the other's. A model with dropout has one lane: graphs that run at the same time must not
-draw, since they share the generator's state. Graphs of a lane share their memory, since they run one after another. A shape
-that a lane did not see before is captured when it comes, which takes much longer than a step.
+The task pads its parts to a few sizes, so that there are few graphs. Parts run in two lanes, side
+by side: the small kernels of one fill the gaps of the other. A model with dropout has one lane,
+because graphs that run at the same time share the random generator's state and must not draw from
+it. The graphs of a lane run one after another and share their memory. A shape that is new to a lane
+is captured when it comes, which takes much longer than a step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...kernels.gpu import beside
-from .flat import FlatAdam
-from .task import Batch, map_batch, tensors_of
+from ..kernels.gpu import beside
+from .batch import Batch, copy_into, mapped, shapes, tensors
+from .flat_adam import FlatAdam
 
 LANES = 2
 Outcome = tuple[Tensor, Tensor, Tensor]
@@ -27,7 +31,6 @@ Outcome = tuple[Tensor, Tensor, Tensor]
 Gradients = Callable[[Batch, Tensor], Tensor]
 """Puts the gradients of a batch's weighted loss into the parameters, and returns the loss."""
 Update = Callable[[Tensor, Tensor, FlatAdam], Outcome]
-Shapes = tuple[torch.Size | None, ...]
 
 
 class Lane:
@@ -36,7 +39,7 @@ class Lane:
     def __init__(self, gradients: Gradients, flat: FlatAdam) -> None:
         self._gradients, self._flat = gradients, flat
         self._pool = torch.cuda.graph_pool_handle()
-        self._captured: dict[Shapes, tuple[torch.cuda.CUDAGraph, Batch]] = {}
+        self._captured: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Batch]] = {}
         self.stream, self._side = torch.cuda.Stream(), torch.cuda.Stream()
         self._share = torch.zeros((), device=flat.flat.device)
         self.loss = torch.zeros_like(self._share)
@@ -44,21 +47,21 @@ class Lane:
 
     def add(self, batch: Batch, share: float) -> None:
         """Add a part's loss and gradient, as soon as the current stream has made it."""
-        shapes = tuple(None if x is None else x.shape for x in batch)
-        if shapes not in self._captured:
-            self._captured[shapes] = self._capture(batch)
-        graph, buffers = self._captured[shapes]
+        key = shapes(batch)
+        if key not in self._captured:
+            self._captured[key] = self._capture(batch)
+        graph, buffers = self._captured[key]
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for buffer, x in zip(tensors_of(buffers), tensors_of(batch), strict=True):
-                buffer.copy_(x)
+            copy_into(buffers, batch)
+            for x in tensors(batch):
                 x.record_stream(self.stream)
             self._share.fill_(share)
             graph.replay()
 
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         torch.cuda.synchronize()  # lanes share the parameters' gradients while they are captured
-        buffers = map_batch(Tensor.clone, batch)
+        buffers = mapped(torch.Tensor.clone, batch)
         with torch.random.fork_rng([self._share.device]):  # this step draws as all later ones do
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
@@ -73,7 +76,7 @@ class Lane:
         return graph, buffers
 
 
-class PartGraphs:
+class ShapeGraphs:
     """Steps in parts: `add` each, then `update`."""
 
     def __init__(self, gradients: Gradients, flat: FlatAdam, lanes: int = LANES) -> None:

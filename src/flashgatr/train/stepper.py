@@ -1,7 +1,8 @@
 """One optimiser step: forward, backward, clip, update, unless something is not finite.
 
-Three ways to run it: eagerly, with compiled blocks, or as one CUDA graph that holds the whole step; for samples of unequal size,
-as one graph per shape that adds gradients, and one that updates (`parts`).
+It runs in one of three ways: eagerly, with compiled blocks, or as one CUDA graph that holds the
+whole step. For samples of unequal size there is one graph per shape, which adds gradients, and one
+that updates (`shape_graphs`).
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ...kernels.gpu import beside
-from ..config import TrainConfig
+from ..kernels.gpu import beside
+from .batch import copy_into, mapped, shapes, tensors
 from .distributed import World
-from .flat import FlatAdam
-from .parts import LANES, PartGraphs
-from .parts import Outcome as Outcome
-from .task import Batch, Divisible, Task, map_batch, tensors_of
+from .flat_adam import FlatAdam
+from .settings import TrainConfig
+from .shape_graphs import LANES, ShapeGraphs
+from .shape_graphs import Outcome as Outcome
+from .task import Batch, Divisible, Task
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Adam:
@@ -68,8 +70,8 @@ class Stepper:
         )
         """How many steps were skipped, and how many of the last ones without a break."""
         self._captured: tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam] | None = None
-        """What a graph reads by address must live as long as it does: this, `_buffers` and `_forbid` among others."""
-        self._buffers: Batch = ()
+        """The graph reads this, `_buffers` and `_forbid` by address: they must live as long."""
+        self._buffers: Batch = None
         self._forbid = torch.ones((), device=world.device)
         """While 1, a captured step updates nothing."""
         self._wants_graph = config.cuda_graph
@@ -78,9 +80,9 @@ class Stepper:
             self._wants_graph = False
         gathers = self._wants_graph and getattr(task, "gathers_on_device", False)
         self._divides = self._wants_graph and not gathers and isinstance(task, Divisible)
-        self._parts: PartGraphs | None = None
+        self._parts: ShapeGraphs | None = None
         self.takes_numbers = self._divides or gathers
-        """Whether `step` takes the numbers of the samples, which are looked up here or by the captured step itself."""
+        """Whether `step` takes the numbers of the samples instead of the batch."""
         if config.compile:
             for module in task.model.modules():
                 if isinstance(module, nn.ModuleList):
@@ -90,24 +92,22 @@ class Stepper:
     def step(self, batch: Batch, weight: float = 1.0) -> Outcome:
         """One update from this process's batch, whose loss counts `weight` times.
 
-        If the stepper `takes_numbers`, the batch is one tensor: the numbers of its samples.
+        If the stepper `takes_numbers`, the batch is a tensor: the numbers of its samples.
         """
         if not self._wants_graph:
             return self._eager(batch, weight)
         if self._divides:
-            return self._in_parts(batch[0])
+            return self._in_parts(batch)
         if self._captured is None:
             with torch.random.fork_rng([self.world.device]):  # this step draws as all later ones do
                 self._captured = self._capture(batch)
-        given, buffers = tensors_of(batch), tensors_of(self._buffers)
-        if [x.shape for x in given] != [x.shape for x in buffers]:
+        if shapes(batch) != shapes(self._buffers):
+            after, before = ([tuple(x.shape) for x in tensors(b)] for b in (batch, self._buffers))
             raise ValueError(
-                "cuda_graph needs batches of one shape, got "
-                f"{[tuple(x.shape) for x in given]} after {[tuple(x.shape) for x in buffers]}; "
+                f"cuda_graph needs batches of one shape, got {after} after {before}; "
                 "set train.cuda_graph = false"
             )
-        for buffer, x in zip(buffers, given, strict=True):
-            buffer.copy_(x)
+        copy_into(self._buffers, batch)
         graph, outcome, _ = self._captured
         graph.replay()
         return outcome
@@ -147,7 +147,7 @@ class Stepper:
         in_a_row *= bad
 
     def _gathered(self) -> Batch:
-        return self.task.batch(self._buffers[0]) if self.takes_numbers else self._buffers
+        return self.task.batch(self._buffers) if self.takes_numbers else self._buffers
 
     def _in_parts(self, indices: Tensor) -> Outcome:
         assert isinstance(self.task, Divisible)
@@ -155,7 +155,7 @@ class Stepper:
             if self._parts is None:
                 with torch.random.fork_rng([self.world.device]):
                     flat = self._warm_up(batch)
-                self._parts = PartGraphs(self._gradients, flat, 1 if _draws(self.model) else LANES)
+                self._parts = ShapeGraphs(self._gradients, flat, 1 if _draws(self.model) else LANES)
                 self._forbid.zero_()
             self._parts.add(batch, share)
         assert self._parts is not None
@@ -169,9 +169,10 @@ class Stepper:
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam]:
         """Record the whole step; the warm-up runs it with the update switched off.
 
-        The weights' gradients are computed beside the rest of the backward pass, which does not wait for them.
+        The gradients of weights are computed beside the rest of the backward pass, which does not
+        wait for them.
         """
-        self._buffers = map_batch(lambda x: x.to(self.world.device, copy=True), batch)
+        self._buffers = mapped(lambda x: x.to(self.world.device, copy=True), batch)
         flat = self._warm_up(self._gathered())
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph), beside() as side:

@@ -1,4 +1,7 @@
-"""What a run says: JSON lines in a file always, a progress bar on a terminal, plain lines otherwise, TensorBoard if installed."""
+"""The log of a run: JSON lines in a file; a progress bar on a terminal, plain lines elsewhere.
+
+If TensorBoard is installed, the numbers go there, too.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from .. import config as configuration
+from . import settings
 
 FILE = "log.jsonl"
 
@@ -93,8 +96,8 @@ class Log:
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise OSError(
-                f"cannot write {self.folder / FILE}: {error.strerror or error}; the checkpoints are "
-                "intact; free some space and resume"
+                f"cannot write {self.folder / FILE}: {error.strerror or error}; the checkpoints "
+                "are intact; free some space and resume"
             ) from error
 
     def sync(self) -> None:
@@ -138,7 +141,7 @@ def _forget_after(path: Path, step: int) -> None:
     if path.exists():
         kept = [line for line in read(path.parent) if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)
-        configuration.write_atomically(path, text)
+        settings.write_atomically(path, text)
 
 
 def _tensorboard(folder: Path, start: int) -> Any:

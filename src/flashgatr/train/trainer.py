@@ -1,7 +1,8 @@
 """The loop: one for all experiments.
 
-Step k is a function of (configuration, seed, k, weights): the batch, the learning rate and every random number are derived
-from k, so that a run which is killed and resumed gives the weights of one that was not, bit for bit.
+Step k is a function of (configuration, seed, k, weights): the batch, the learning rate and every
+random number are derived from k. A run that is killed and resumed therefore gives the weights of
+one that was not, bit for bit.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import config as configuration
-from ..config import ConfigError, RunConfig, TrainConfig
 from . import checkpoint as checkpoints
-from . import distributed
+from . import distributed, settings
 from .checkpoint import Checkpoint
 from .distributed import World
 from .log import Log
 from .order import batch_indices, mix
+from .settings import ConfigError, RunConfig, TrainConfig
 from .stepper import Stepper, make_optimizer, set_learning_rate
 from .task import Task
 
@@ -44,7 +44,7 @@ class Interrupted(SystemExit):
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """lr · (lr_final / lr)^(steps done / steps), in stairs of `decay_every`, after a linear warm-up."""
+    """lr · (lr_final / lr)^(step / steps), in stairs of `decay_every`, after a linear warm-up."""
     stairs = step // config.decay_every * config.decay_every
     rate: float = config.lr * (config.lr_final / config.lr) ** (stairs / config.steps)
     if step < config.warmup:
@@ -84,13 +84,13 @@ class Trainer:
         known: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
         known |= dict(model.named_buffers(remove_duplicate=False))
         self._followed = list(self.ema.values()), [known[name] for name in self.ema]
-        """The averages and what they follow, looked up once: a state_dict in every step would take longer than small steps."""
+        """The averages and what they follow, looked up once: a state_dict per step is slow."""
         self._resume()
 
     # ---- the run ----
 
     def run(self) -> dict[str, Any]:
-        """Train to the last step, leave the best (or last) weights in the model and return their evaluation."""
+        """Train to the last step, leave the best (or last) weights in the model, evaluate them."""
         quiet = not self.world.is_main
         with (
             Log(self.folder, self.train.steps, start=self.step, quiet=quiet) as log,
@@ -138,7 +138,7 @@ class Trainer:
         set_learning_rate(self.optimizer, rate)
         self.task.model.train()
         weight = self.world.size * self._count(mine) / self._count(indices)
-        batch = (mine,) if stepper.takes_numbers else self.task.batch(mine)
+        batch = mine if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
             with torch.no_grad():
@@ -174,7 +174,8 @@ class Trainer:
             self._reported = self.skipped
             log.record(self.step, "skipped", {"updates": self.skipped}, show=False)
             log.say(
-                f"step {self.step}: loss or gradient not finite, update skipped ({self.skipped} so far)"
+                f"step {self.step}: loss or gradient not finite, update skipped ({self.skipped} "
+                "so far)"
             )
         in_a_row = int(self._bad_in_a_row.item())
         if in_a_row >= self.train.max_bad_steps:
@@ -202,7 +203,7 @@ class Trainer:
         return distributed.weights_of(self.task.model)
 
     def _uncompiled(self) -> AbstractContextManager[object]:
-        """Within: blocks run eagerly, so that other batch sizes than training's cost no compilation."""
+        """Within: blocks run eagerly, so that other batch sizes need no new compilation."""
         return torch.compiler.set_stance("force_eager") if self.train.compile else nullcontext()
 
     @contextmanager
@@ -247,8 +248,8 @@ class Trainer:
         step = found.step if found else 0
         if self.world.max(step) != -self.world.max(-step):
             raise TrainingError(
-                f"the processes find different checkpoints in {self.folder}; it must be a folder that "
-                "all machines share"
+                f"the processes find different checkpoints in {self.folder}; it must be a folder "
+                "that all machines share"
             )
         if found is None:
             return
@@ -288,8 +289,8 @@ class Trainer:
         ]
         if differ:
             raise ConfigError(
-                f"{self.folder} holds a run with another configuration ({'; '.join(differ)}); choose "
-                f"another folder, or resume with the one in {self.folder / 'config.toml'}"
+                f"{self.folder} holds a run with another configuration ({'; '.join(differ)}); "
+                f"choose another folder, or resume with the one in {self.folder / 'config.toml'}"
             )
 
     def _require_same_data(self, theirs: str | None) -> None:
@@ -297,8 +298,8 @@ class Trainer:
         if theirs and ours and theirs != ours:
             raise ConfigError(
                 f"{self.folder} holds a run on other training data than those in "
-                f"{self.config.data.folder} (SHA-256 {theirs[:12]}…, now {ours[:12]}…); resume it with its "
-                "own, or begin another run, which may take its weights (model.start)"
+                f"{self.config.data.folder} (SHA-256 {theirs[:12]}…, now {ours[:12]}…); resume it "
+                "with its own, or begin another run, which may take its weights (model.start)"
             )
 
     # ---- signals ----
@@ -335,8 +336,11 @@ _FREE = {"folder", "device", "data.folder"} | {
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """The settings that determine a run's weights, by dotted key; where it runs and how often it saves do not."""
-    values = configuration.to_dict(config)
+    """The settings that determine a run's weights, by dotted key.
+
+    Where a run is stored and how often it saves have no influence on them.
+    """
+    values = settings.to_dict(config)
     for table in ("model", "data", "train"):
         values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
     if not values["model.start"]:

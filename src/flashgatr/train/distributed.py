@@ -1,7 +1,8 @@
 """One process or many (torchrun): who am I, how is the model wrapped, where do its tensors live.
 
-Every process computes the same order of the data and takes its share of each batch, so that the number of
-processes changes nothing but the rounding, and what is drawn at random in a step (dropout, augmentation).
+Every process computes the same order of the data and takes its share of each batch. The number of
+processes therefore changes only rounding and what is drawn at random in a step (dropout,
+augmentation).
 """
 
 from __future__ import annotations
@@ -129,7 +130,10 @@ def put_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 def put_moments(
     model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
 ) -> None:
-    """Put the optimiser's state back, sharded as the parameters are; the step counts lie where Adam wants them."""
+    """Put the optimiser's state back, sharded as the parameters are.
+
+    Step counts go to the device that Adam expects them on.
+    """
     group, parameters = optimizer.param_groups[0], dict(model.named_parameters())
     on_device = group.get("fused") or group.get("capturable")
     for key, x in sorted(moments.items()):  # in one order everywhere: sharding is a joint act

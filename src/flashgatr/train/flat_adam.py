@@ -1,8 +1,9 @@
 """Adam over one flat tensor, for steps that are captured as a CUDA graph.
 
-An optimiser that walks over hundreds of small tensors costs more than the network's own small kernels. Here parameters
-and moments become views of flat tensors: the model, the optimiser's state and its checkpoints look as before, and
-the whole update is one kernel (Triton's, or torch's fused Adam where Triton is missing).
+An optimiser that walks over hundreds of small tensors costs more than the network's own small
+kernels. Here parameters and moments become views of flat tensors: the model, the optimiser's state
+and its checkpoints look as before, and the whole update is one kernel (Triton's, or torch's fused
+Adam where Triton is missing).
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ...kernels import paths
-from ...kernels.launch import kernels
+from ..kernels import paths
+from ..kernels.launch import kernels
 
 
 class FlatAdam:
-    """Takes over the step of an Adam whose state exists already (it has made, or skipped, a step)."""
+    """Takes over the step of an Adam that has its state, because it made or skipped a step."""
 
     def __init__(self, optimizer: torch.optim.Adam) -> None:
         self.optimizer = optimizer
@@ -48,7 +49,10 @@ class FlatAdam:
     def step(
         self, clip: float, forbidden: Tensor, loss: Tensor, gradient: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Clip and update, unless something is not finite or `forbidden` is 1: the gradient's norm, and 1.0 if bad."""
+        """Clip and update, unless the loss or gradient is not finite or `forbidden` is 1.
+
+        Returns the gradient's norm, and 1.0 if something was not finite.
+        """
         norm = torch.linalg.vector_norm(gradient)
         bad = 1.0 - (loss.isfinite() & norm.isfinite()).float()
         skip = torch.maximum(bad, forbidden)

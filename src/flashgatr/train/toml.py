@@ -1,6 +1,7 @@
-"""TOML for run configurations: a parser that raises one kind of error, and a writer that it reads back exactly.
+"""TOML for settings: a parser with one kind of error, and a writer whose text it reads exactly.
 
-The values are plain: strings of Unicode text, 64-bit integers, finite numbers, booleans, lists and tables of these.
+Values are plain: Unicode strings, 64-bit integers, finite numbers, booleans, lists and tables of
+these.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
                 for key, x in value.items()
             }
     raise ConfigError(
-        f"{where} must be a string, number, true, false, list or table, got {show(value)}; leave out "
-        "keys that have no value"
+        f"{where} must be a string, number, true, false, list or table, got {show(value)}; leave "
+        "out keys that have no value"
     )
 
 

@@ -1,7 +1,8 @@
 """Which samples form the batch of step k: a pure function of (seed, k).
 
-The samples are put in a new random order every epoch; the epochs follow one another without a gap, and batch k
-takes places k·B to (k+1)·B - 1 of that endless sequence. Nothing has to be saved to continue it.
+The samples are put in a new random order every epoch. The epochs follow one another without a gap,
+and batch k takes places k·B to (k+1)·B - 1 of that endless sequence. Nothing has to be saved to
+continue it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,42 @@
+"""What the commands print: tables on standard output, sentences on standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .experiment import Experiment
+
+
+def say(text: str) -> None:
+    """A sentence for the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def show_table(title: str, columns: list[str], lines: list[list[str]]) -> None:
+    """Print a table; the first column is aligned to the left, the others to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    for line in lines:
+        table.add_row(*line)
+    width = None if sys.stdout.isatty() else 110  # a pipe has no width to fold the table to
+    Console(width=width).print(table)
+
+
+def show_results(
+    experiment: Experiment, results: Mapping[str, Any], title: str, of: str = "set"
+) -> None:
+    """Print metrics, a line per evaluation set of one run, or per model on one set."""
+    for name, found in results.items():
+        if not isinstance(found, Mapping):
+            raise TypeError(
+                f"the task of {experiment.name} must return a table of metrics for each evaluation "
+                f"set, such as {{'test': {{'mse': 0.1}}}}; got {found!r} for {name!r}"
+            )
+    lines = [[name, *experiment.row(found)] for name, found in results.items()]
+    show_table(title, [of, *experiment.titles], lines)
