@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 
-from flashgatr import AxialGATr, GATr, LoadError, io
+from flashgatr import AxialGATr, GATr, LoadError, files, io
 
 OPTIONS = dict(
     in_mv_channels=2, out_mv_channels=1, hidden_mv_channels=2, hidden_s_channels=4, num_blocks=1,
@@ -57,15 +57,15 @@ def test_our_writer_writes_what_the_library_reads():
     dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool)
     state = {str(dtype): torch.randn(3, 2).mT.to(dtype) for dtype in dtypes}
     state |= {"empty": torch.zeros(0, 3), "one": torch.tensor(2.5)}
-    again = load(io.to_safetensors(state))
+    again = load(files.to_safetensors(state))
     assert again.keys() == state.keys()
     for name, x in state.items():
         assert torch.equal(again[name], x)
         assert again[name].dtype == x.dtype
     with pytest.raises(TypeError, match="whole tensors"):
-        io.to_safetensors({"x": torch.zeros(1).as_subclass(_Sharded)})
+        files.to_safetensors({"x": torch.zeros(1).as_subclass(_Sharded)})
     with pytest.raises(TypeError, match="complex64"):
-        io.to_safetensors({"x": torch.zeros(1, dtype=torch.complex64)})
+        files.to_safetensors({"x": torch.zeros(1, dtype=torch.complex64)})
 
 
 def test_weights_of_another_kind_are_refused():
@@ -160,7 +160,7 @@ def test_a_crash_while_writing_leaves_the_old_network(tmp_path, monkeypatch):
     def no_space(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(io.os, "fsync", no_space)
+    monkeypatch.setattr(files.os, "fsync", no_space)
     with pytest.raises(OSError, match="No space"):
         GATr(**OPTIONS).save_pretrained(tmp_path)
     monkeypatch.undo()

@@ -54,7 +54,9 @@ def ply_text(position, face):
 def vtk(
     position, cells, types=None, fields=(), form="ascii", header="UInt32", order="<", pack=None
 ):
-    """A .vtp file, or with types a .vtu; `pack` compresses, `form` is ascii, binary, base64 (appended) or raw."""
+    """A .vtp file, or with types a .vtu; `pack` compresses, `form` is ascii, binary, base64
+    (appended) or raw.
+    """
     appended = b""
 
     def encoded(x):

@@ -1,4 +1,6 @@
-"""Raw samples become shards, once; sets follow sample numbers; a bad sample is named and the rest goes on."""
+"""Raw samples become shards, once; sets follow sample numbers; a bad sample is named and the
+rest goes on.
+"""
 
 import os
 from dataclasses import replace
@@ -9,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli
-from flashgatr.experiments.arteries import preparation, verification
-from flashgatr.experiments.arteries.data import DIVISIONS, describe, label_scale, load, tenths
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preparation import prepare_folder
-from flashgatr.experiments.arteries.preprocess import prepare
-from flashgatr.experiments.arteries.raw import merge, read_raw, write_raw
-from flashgatr.experiments.arteries.shards import read_index, write_shard
-from flashgatr.experiments.arteries.verification import verify
+from flashgatr.experiments.arteries.data import preparation, verification
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.preparation import prepare_folder
+from flashgatr.experiments.arteries.data.raw import merge, read_raw, write_raw
+from flashgatr.experiments.arteries.data.sets import DIVISIONS, describe, label_scale, load, tenths
+from flashgatr.experiments.arteries.data.shards import read_index, write_shard
+from flashgatr.experiments.arteries.data.verification import verify
+from flashgatr.experiments.arteries.data.wall import prepare
 
 from .test_fuzz import same
 from .tubes import compact, tube

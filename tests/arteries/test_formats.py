@@ -1,4 +1,6 @@
-"""Mesh files of other programs: what is in them is what we read, and a damaged one is an ArteryError."""
+"""Mesh files of other programs: what is in them is what we read, and a damaged one is an
+ArteryError.
+"""
 
 import lzma
 import random
@@ -7,10 +9,10 @@ import zlib
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import formats, vtkxml
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preprocess import require_closed
-from flashgatr.experiments.arteries.surface import volume
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.wall import require_closed
+from flashgatr.experiments.arteries.vessel import formats, vtkxml
+from flashgatr.experiments.arteries.vessel.surface import volume
 
 from . import meshfiles
 from .test_fuzz import mutated
@@ -65,15 +67,25 @@ def test_polygons_become_triangles_of_the_same_surface(write, tmp_path):
 
 
 CUBE = np.array([(x, y, z) for z in (0, 1) for y in (0, 1) for x in (0, 1)], np.float64)
+ENTITY = "<!DOCTYPE a [<!ENTITY b 'c'>]><VTKFile type='PolyData'/>"
 CELLS = {
     "hexahedron": ([(0, 1, 3, 2, 4, 5, 7, 6)], [12]),
     "voxel": ([tuple(range(8))], [11]),
     "wedges": ([(0, 3, 1, 4, 7, 5), (0, 2, 3, 4, 6, 7)], [13, 13]),
-    "tetrahedra": ([(0, 1, 3, 7), (0, 3, 2, 7), (0, 2, 6, 7), (0, 6, 4, 7), (0, 4, 5, 7), (0, 5, 1, 7)], [10] * 6),
+    "tetrahedra": (
+        [(0, 1, 3, 7), (0, 3, 2, 7), (0, 2, 6, 7), (0, 6, 4, 7), (0, 4, 5, 7), (0, 5, 1, 7)],
+        [10] * 6,
+    ),
     "pyramids": ([(0, 1, 3, 2, 7), (0, 2, 6, 4, 7), (0, 4, 5, 1, 7)], [14] * 3),
     "with the wall's own faces": ([(0, 1, 3, 2, 4, 5, 7, 6), (0, 1), (0, 2, 3, 1)], [12, 3, 9]),
-    "polygons": ([(0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (1, 3, 7, 5), (3, 2, 6, 7), (2, 0, 4, 6)], [7, 9, 7, 9, 7, 9]),
-    "pixels": ([(0, 2, 1, 3), (4, 5, 6, 7), (0, 1, 4, 5), (1, 3, 5, 7), (3, 2, 7, 6), (2, 0, 6, 4)], [8] * 6),
+    "polygons": (
+        [(0, 2, 3, 1), (4, 5, 7, 6), (0, 1, 5, 4), (1, 3, 7, 5), (3, 2, 6, 7), (2, 0, 4, 6)],
+        [7, 9, 7, 9, 7, 9],
+    ),
+    "pixels": (
+        [(0, 2, 1, 3), (4, 5, 6, 7), (0, 1, 4, 5), (1, 3, 5, 7), (3, 2, 7, 6), (2, 0, 6, 4)],
+        [8] * 6,
+    ),
 }  # fmt: skip
 
 
@@ -154,11 +166,13 @@ REFUSED = {
     "c.ply": (meshfiles.ply(CUBE, [(0, 1, 2)])[:-4], "ends too early"),
     "d.ply": (b"ply\nformat ascii 1.0\nelement vertex 99999\nend_header\n", "99,999 of vertex"),
     "a.vtp": (b"<VTKFile type='ImageData'/>", "'?ImageData"),
-    "b16.vtp": ("<!DOCTYPE a [<!ENTITY b 'c'>]><VTKFile type='PolyData'/>".encode("utf-16"), "UTF-8"),
-    "b.vtp": (b"<!DOCTYPE a [<!ENTITY b 'c'>]><VTKFile type='PolyData'/>", "entities"),
+    "b16.vtp": (ENTITY.encode("utf-16"), "UTF-8"),
+    "b.vtp": (ENTITY.encode(), "entities"),
     "c.vtp": (meshfiles.vtk(CUBE, [(0, 1, 2)], form="raw")[:-60], "middle of an array"),
     "d.vtp": (
-        meshfiles.vtk(CUBE, [(0, 1, 2)], form="binary", pack=zlib.compress).replace(b"ZLib", b"LZ4"),
+        meshfiles.vtk(CUBE, [(0, 1, 2)], form="binary", pack=zlib.compress).replace(
+            b"ZLib", b"LZ4"
+        ),
         "compressed by vtkLZ4DataCompressor; open it in ParaView",
     ),
     "e.vtp": (b"no XML", "syntax error"),

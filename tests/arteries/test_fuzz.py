@@ -1,4 +1,6 @@
-"""Damaged files give an ArteryError or a mesh, never another exception, a crash or a hang; ours never give another mesh."""
+"""Damaged files give an ArteryError or a mesh, never another exception, a crash or a hang; ours
+never give another mesh.
+"""
 
 import random
 import struct
@@ -7,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import hdf5
-from flashgatr.experiments.arteries.mesh import ArteryError, Mesh
-from flashgatr.experiments.arteries.preprocess import prepare
-from flashgatr.experiments.arteries.raw import merge, read_raw, sample_names, write_raw
-from flashgatr.experiments.arteries.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data import hdf5
+from flashgatr.experiments.arteries.data.mesh import ArteryError, Mesh
+from flashgatr.experiments.arteries.data.raw import merge, read_raw, sample_names, write_raw
+from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data.wall import prepare
 
 from .tubes import compact, tube
 
@@ -24,7 +26,9 @@ def _patience(monkeypatch):
 
 
 def mutated(good, chance, hot):
-    """Bytes changed, mostly among the first `hot`, which tell what the others mean; the rest cut, grown or moved."""
+    """Bytes changed, mostly among the first `hot`, which tell what the others mean; the rest
+    cut, grown or moved.
+    """
     bad = bytearray(good)
     for _ in range(chance.randint(1, 4)):
         kind = chance.random()

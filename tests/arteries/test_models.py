@@ -1,4 +1,6 @@
-"""The models of the artery experiment: sizes, packing, and what turning, moving and mirroring a wall does."""
+"""The models of the artery experiment: sizes, packing, and what turning, moving and mirroring a
+wall does.
+"""
 
 import pytest
 import torch

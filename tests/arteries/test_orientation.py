@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import ortho_group
 
-from flashgatr.experiments.arteries.orientation import matrices, turned
-from flashgatr.experiments.arteries.preprocess import normals, prepare
+from flashgatr.experiments.arteries.data.orientation import matrices, turned
+from flashgatr.experiments.arteries.data.wall import normals, prepare
 
 from .tubes import tube
 

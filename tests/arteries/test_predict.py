@@ -1,6 +1,8 @@
 """From a mesh file to the stress on its wall."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +13,17 @@ from typer.testing import CliRunner
 
 from flashgatr import io
 from flashgatr.experiments import cli, runs, table
-from flashgatr.experiments.arteries import drawn, models, surface, vessel, vtkxml
-from flashgatr.experiments.arteries import predict as prediction
-from flashgatr.experiments.arteries.formats import read as read_file
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preprocess import prepare
-from flashgatr.experiments.arteries.raw import read_raw, write_raw
+from flashgatr.experiments.arteries import models
+from flashgatr.experiments.arteries.data import wall
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.preparation import prepare_folder
+from flashgatr.experiments.arteries.data.raw import read_raw, write_raw
+from flashgatr.experiments.arteries.data.shards import read_shard
+from flashgatr.experiments.arteries.data.wall import prepare
+from flashgatr.experiments.arteries.inference import predict_meshes
+from flashgatr.experiments.arteries.vessel import model_input, prediction_picture, surface, vtkxml
+from flashgatr.experiments.arteries.vessel import predict as prediction
+from flashgatr.experiments.arteries.vessel.formats import read as read_file
 from flashgatr.experiments.config import override, save
 
 from . import meshfiles
@@ -66,14 +73,16 @@ def inlet(raw):
 
 @pytest.fixture(scope="module")
 def expected(model):
-    return prediction.predict(model, vessel.read(SAMPLE))
+    return prediction.predict_vessel(model, model_input.read_vessel(SAMPLE))
 
 
 def found(model, folder, position, face, inlet, kind="vtp", **options):
     """The prediction on a surface that goes through a file."""
     writer = dict(vtp=meshfiles.vtk, stl=meshfiles.stl, ply=meshfiles.ply_text)[kind]
     (folder / f"a.{kind}").write_bytes(writer(position, face))
-    return prediction.predict(model, vessel.read(folder / f"a.{kind}", inlet=inlet, **options))
+    return prediction.predict_vessel(
+        model, model_input.read_vessel(folder / f"a.{kind}", inlet=inlet, **options)
+    )
 
 
 def difference(one, other, turn=None, place=lambda x: x):
@@ -87,21 +96,59 @@ def difference(one, other, turn=None, place=lambda x: x):
 
 
 def test_the_network_that_comes_with_the_source_knows_flows_of_another_solver():
-    """It learned from the published vessels. These are synthetic, their stress is our own solver's, their meshes are coarser."""
+    """It learned from the published vessels. These are synthetic, their stress is our own
+    solver's, their meshes are coarser.
+    """
     net = prediction.load(PRETRAINED)[0]
     told = runs.read_results(PRETRAINED)["results"]["test"]
     assert told["epsilon_mean"] < 6
     assert told["meshes"] == 100
     for number in (3, 5):
-        found = prediction.predict(net, vessel.read(SAMPLE.parent / f"sample_000{number}.hdf5"))
+        found = prediction.predict_vessel(
+            net, model_input.read_vessel(SAMPLE.parent / f"sample_000{number}.hdf5")
+        )
         assert found.errors.epsilon < 14  # 12.0 and 13.3
 
 
 def test_published_vessels_are_seen_as_in_training(raw):
-    mesh, ours = prepare(raw), vessel.read(SAMPLE).mesh
+    mesh, ours = prepare(raw), model_input.read_vessel(SAMPLE).mesh
     assert ours.inlet_diameter == mesh.inlet_diameter
     for name in ("position", "normal", "geodesic", "mask", "face", "wss"):
         np.testing.assert_array_equal(getattr(ours, name), getattr(mesh, name))
+
+
+def test_training_and_prediction_see_the_same_bits_of_a_published_sample(run, model, tmp_path):
+    """Once through preparation and a shard, once as the file that `flashgatr predict` reads."""
+    prepare_folder(SAMPLE.parent, tmp_path / "data", workers=1)
+    (shard,) = (tmp_path / "data").glob("*.safetensors")
+    (trained,) = (mesh for mesh in read_shard(shard) if mesh.name == SAMPLE.stem)
+    result, _, _ = prediction.run(run, SAMPLE, tmp_path / "out", device="cpu")
+    seen = result.vessel.mesh
+    assert (seen.name, seen.index) == (trained.name, trained.index)
+    assert seen.inlet_diameter == trained.inlet_diameter
+    for name in ("position", "normal", "geodesic", "mask", "wss", "face"):
+        mine, theirs = getattr(seen, name), getattr(trained, name)
+        assert mine.dtype == theirs.dtype
+        assert mine.tobytes() == theirs.tobytes(), name
+    (stress,) = predict_meshes(model, [trained], torch.device("cpu"))
+    assert result.wss.tobytes() == stress.numpy().tobytes()
+
+
+def test_prediction_does_not_import_the_training_task(run, tmp_path):
+    program = f"""
+import sys
+from typer.testing import CliRunner
+from flashgatr.experiments import cli
+arguments = ["predict", "arteries", {str(run)!r}, {str(SAMPLE)!r}, "--out", {str(tmp_path)!r}]
+result = CliRunner().invoke(cli.application(), arguments, catch_exceptions=False)
+assert result.exit_code == 0, result.output
+assert "flashgatr.experiments.arteries.vessel.predict" in sys.modules
+print([name for name in sys.modules if name.startswith("flashgatr") and name.endswith(".task")])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+    assert "arteries.task" not in done.stdout
+    assert (tmp_path / "sample_0001.vtp").exists()
 
 
 @pytest.mark.parametrize("kind", ["vtp", "stl", "ply"])
@@ -136,7 +183,7 @@ def test_both_signs_make_predictions_turn_with_mirrors(run, raw, tmp_path):
     mirror = np.diag([1.0, -1.0, 1.0])
     position = raw.position.astype(np.float64) @ mirror
     inlet = " ".join(map(str, position[raw.inlet].mean(axis=0)))
-    here = prediction.predict(both, vessel.read(SAMPLE))
+    here = prediction.predict_vessel(both, model_input.read_vessel(SAMPLE))
     there = found(both, tmp_path, position, raw.face[:, ::-1], inlet)
     assert difference(there, here, mirror, lambda x: x @ mirror) < 1e-3
     assert both.both_signs  # test_models.py has a model that needs it
@@ -162,7 +209,10 @@ def opened(raw):
 
 
 def _axes(raw):
-    return (vessel.ends(raw.position.astype(np.float64), raw.face)[0][k].outward for k in (0, 1))
+    return (
+        model_input.find_ends(raw.position.astype(np.float64), raw.face)[0][k].outward
+        for k in (0, 1)
+    )
 
 
 def test_an_open_tube_is_closed_and_equals_the_closed_one(model, raw, inlet, expected, tmp_path):
@@ -208,7 +258,7 @@ def test_written_distances_begin_at_the_inlet_of_the_file(
     first = again.position[:, 0] < 0.1
     assert np.abs(again.geodesic[first]).max() < 0.15  # cm
     assert again.mesh.geodesic[first].min() > 1.5  # the model's begin at the added extension
-    monkeypatch.setattr(drawn, "picture", lambda prediction: b"")
+    monkeypatch.setattr(prediction_picture, "picture", lambda mesh, stress: b"")
     prediction.save(again, tmp_path / "out")
     written = read_file(tmp_path / "out" / "a.vtp", "geodesic")[2][:, 0]
     np.testing.assert_array_equal(written, again.geodesic)
@@ -225,14 +275,14 @@ def test_nodes_that_are_cut_off_are_counted_in_a_note(raw, inlet, expected, tmp_
     assert cut_notes(expected.vessel) == [f"flow extensions were cut off at both ends: {told}"]
     file = tmp_path / "a.vtp"
     file.write_bytes(meshfiles.vtk(raw.position, raw.face))
-    assert cut_notes(vessel.read(file, inlet=inlet)) == [
+    assert cut_notes(model_input.read_vessel(file, inlet=inlet)) == [
         f"flow extensions were cut off at ends 1 and 2: {told}"
     ]
     for extensions in ("keep", "add"):
-        assert not cut_notes(vessel.read(file, inlet=inlet, extensions=extensions))
+        assert not cut_notes(model_input.read_vessel(file, inlet=inlet, extensions=extensions))
     centre = raw.position[raw.face].mean(axis=1)
     file.write_bytes(meshfiles.vtk(raw.position, raw.face[centre[:, 0] < 4.15]))  # no outlet
-    (note,) = cut_notes(vessel.read(file, inlet=inlet))
+    (note,) = cut_notes(model_input.read_vessel(file, inlet=inlet))
     assert re.search(r"cut off at end [12]: \d+ of ", note)
 
 
@@ -241,9 +291,9 @@ def test_the_files_nodes_are_never_cut_where_an_extension_was_added(factor, tmp_
     mesh = tube(around=12, length=35.0, bend=0.0)  # more edges than the usual time step can pass
     face = mesh.face[np.ptp(mesh.position[mesh.face][:, :, 0], axis=1) > 0]  # without its caps
     (tmp_path / "a.vtp").write_bytes(meshfiles.vtk(mesh.position, face))
-    true = vessel.geodesics
-    monkeypatch.setattr(vessel, "geodesics", lambda *arguments: factor * true(*arguments))
-    seen = vessel.read(tmp_path / "a.vtp", inlet="0 0 0", extensions="add")
+    true = wall.geodesics
+    monkeypatch.setattr(wall, "geodesics", lambda *arguments: factor * true(*arguments))
+    seen = model_input.read_vessel(tmp_path / "a.vtp", inlet="0 0 0", extensions="add")
     assert sum(seen.origin >= 0) == len(np.unique(face))
     assert not cut_notes(seen)
     if factor == 1:
@@ -497,18 +547,18 @@ def test_a_file_is_no_folder_to_write_to(run, tmp_path):
 def test_a_reference_that_was_asked_for_must_be_there(raw, inlet, tmp_path):
     file = tmp_path / "a.vtp"
     file.write_bytes(meshfiles.vtk(raw.position, raw.face, fields={"stress": raw.wss}))
-    assert vessel.read(file, inlet=inlet).mesh.wss is None
-    assert vessel.read(file, inlet=inlet, reference="stress").mesh.wss is not None
+    assert model_input.read_vessel(file, inlet=inlet).mesh.wss is None
+    assert model_input.read_vessel(file, inlet=inlet, reference="stress").mesh.wss is not None
     with pytest.raises(ArteryError, match=r"wss is not there, .* there are: stress"):
-        vessel.read(file, inlet=inlet, reference="wss")
+        model_input.read_vessel(file, inlet=inlet, reference="wss")
     with pytest.raises(ArteryError, match=r"--reference goes with .vtp and .vtu files"):
-        vessel.read(SAMPLE, reference="stress")
+        model_input.read_vessel(SAMPLE, reference="stress")
 
 
 def test_published_files_say_the_same_as_others(raw, tmp_path):
-    kept = vessel.read(SAMPLE, extensions="keep")
+    kept = model_input.read_vessel(SAMPLE, extensions="keep")
     assert kept.inlet in ("end 1, the file's", "end 2, the file's")
-    for seen in (kept, vessel.read(SAMPLE)):
+    for seen in (kept, model_input.read_vessel(SAMPLE)):
         assert any("its edges are 0.0" in note for note in seen.notes)
 
 

@@ -1,4 +1,6 @@
-"""Raw samples come back as written, from a database or a folder; what cannot be a mesh is refused by name."""
+"""Raw samples come back as written, from a database or a folder; what cannot be a mesh is
+refused by name.
+"""
 
 import os
 
@@ -6,9 +8,9 @@ import h5py
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import hdf5
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.raw import (
+from flashgatr.experiments.arteries.data import hdf5
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.raw import (
     RawMesh,
     merge,
     read_raw,
@@ -38,7 +40,9 @@ def same(a: RawMesh, b: RawMesh):
 
 
 def published(path, mesh, **change):
-    """A file as published: contiguous, int32. `change` are datasets by their names there; None leaves one out."""
+    """A file as published: contiguous, int32. `change` are datasets by their names there; None
+    leaves one out.
+    """
     with h5py.File(path, "w") as file:
         for name, own in NAMES.items():
             x = change.get(name, getattr(mesh, own))

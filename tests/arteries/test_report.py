@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from torch import device, from_numpy
 
 from flashgatr.experiments import report, runs, sweep
-from flashgatr.experiments.arteries import data, task
+from flashgatr.experiments.arteries import task
+from flashgatr.experiments.arteries.data import sets
+from flashgatr.experiments.arteries.data.shards import write_shard
 from flashgatr.experiments.arteries.metrics import mesh_errors
 from flashgatr.experiments.arteries.report import contents, errors, wall_maps, walls
 from flashgatr.experiments.arteries.report.facts import error_per_mesh
 from flashgatr.experiments.arteries.report.titles import CAPTIONS, REFERENCE
 from flashgatr.experiments.arteries.report.wall_maps import Wall
-from flashgatr.experiments.arteries.shards import write_shard
 from flashgatr.experiments.config import override, save
 from flashgatr.experiments.report import commands, learning_curves, plots
 from flashgatr.experiments.report.collect import collect
@@ -153,7 +154,7 @@ def test_synthetic_and_other_vessels_are_not_averaged(tmp_path, undrawn):
 
 @pytest.mark.parametrize("made", [False, True])
 def test_results_say_that_vessels_are_synthetic(made, tmp_path):
-    header = dict(synthetic=True, split=data.tenths(6)) if made else {}
+    header = dict(synthetic=True, split=sets.tenths(6)) if made else {}
     numbers = range(6) if made else (0, 1, 1600, 1800)
     write_shard(tmp_path / "a.safetensors", [tube(k) for k in numbers], header)
     changes = [f"data.folder='{tmp_path}'", "device=cpu", "train.precision=float32"]
@@ -261,7 +262,7 @@ def test_without_the_meshes_the_rest_is_reported(tmp_path):
 def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
     monkeypatch.setattr(task, "load", all_walls)
     monkeypatch.setattr(task, "choose", chosen)
-    monkeypatch.setattr(data, "load", all_walls)
+    monkeypatch.setattr(sets, "load", all_walls)
     fast = ["train.steps=2", "train.batch_size=2", "train.validate_every=1", "device=cpu"]
     for model, kind in dict(gatr="random", transformer="canonical").items():
         changes = [f"model.name={model}", f"folder='{tmp_path / 'runs' / model}'", *fast]
@@ -279,7 +280,7 @@ def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
 def test_shown_predictions_are_those_the_errors_were_measured_on(tmp_path, monkeypatch):
     monkeypatch.setattr(task, "load", all_walls)
     monkeypatch.setattr(task, "choose", chosen)
-    monkeypatch.setattr(data, "load", all_walls)
+    monkeypatch.setattr(sets, "load", all_walls)
     changes = [f"folder='{tmp_path}'", "train.steps=1", "train.batch_size=2", "device=cpu"]
     changes += [*(f"model.options.{x}" for x in SMALL["gatr"]), "train.precision=float32"]
     runs.train(override(runs.defaults("arteries"), changes))

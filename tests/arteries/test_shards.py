@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save, save_file
 
-from flashgatr import io
-from flashgatr.experiments.arteries import shards
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preprocess import prepare
-from flashgatr.experiments.arteries.shards import read_index, read_shard, write_shard
+from flashgatr import files
+from flashgatr.experiments.arteries.data import shards
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
+from flashgatr.experiments.arteries.data.wall import prepare
+from flashgatr.files import StoredArray
 
 from .test_fuzz import same
 from .tubes import compact, tube
@@ -101,7 +102,7 @@ def test_a_crash_while_writing_leaves_the_old_file(meshes, file, monkeypatch):
     def no_space(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(io.os, "fsync", no_space)
+    monkeypatch.setattr(files.os, "fsync", no_space)
     with pytest.raises(OSError, match="No space"):
         write_shard(file, meshes[:1], HEADER)
     assert file.read_bytes() == before
@@ -113,8 +114,8 @@ def forged(file, *, drop=(), header=(), metadata=None, **tensors):
     new = {name: x for name, x in new.items() if name not in drop}
     head = dict(format=1, names=["a", "b", "c"], source="", settings={}) | dict(header)
     order = {name: new[name] for name in shards.OWN if name in new}
-    content = {name: (list(x.shape), x.tobytes()) for name, x in order.items()}
-    head = {"sha256": shards._digest(head, content)} | head
+    content = {name: StoredArray("", x.shape, x.tobytes()) for name, x in order.items()}
+    head = {"sha256": files.header_digest(head, content)} | head
     head = {key: x for key, x in head.items() if key not in drop}
     file.write_bytes(save(new, {"arteries": json.dumps(head)} if metadata is None else metadata))
 

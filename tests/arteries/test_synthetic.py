@@ -1,4 +1,6 @@
-"""Synthetic vessels are tubes as drawn, their flow is that of theory, and files are the same however they are made."""
+"""Synthetic vessels are tubes as drawn, their flow is that of theory, and files are the same
+however they are made.
+"""
 
 import shutil
 import subprocess
@@ -12,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.raw import read_raw, sample_names
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.raw import read_raw, sample_names
 from flashgatr.experiments.arteries.synthetic.elements import NODE_POINTS, Layer
 from flashgatr.experiments.arteries.synthetic.equations import FlowError
 from flashgatr.experiments.arteries.synthetic.flow import Fluid, flux, nodal_pressure, solve
@@ -124,7 +126,8 @@ def test_elements_fill_the_tube():
     grid = sweep(tube, (3, 2, 30))
     found = sum(Layer.of(grid.element_nodes(k)).weight.sum() for k in range(grid.layers))
     s = np.linspace(*tube.span, 20_001)
-    # Pappus: an offset o of the section changes the volume by area·o·κ; without stenosis it is area × length.
+    # Pappus: an offset o of the section changes the volume by area·o·κ; without stenosis it is area
+    # × length.
     plain = sweep(BENT, (3, 2, 30))
     full = sum(Layer.of(plain.element_nodes(k)).weight.sum() for k in range(plain.layers))
     assert abs(full / (np.pi * 0.15**2 * (s[-1] - s[0])) - 1) < 1e-3

@@ -1,7 +1,11 @@
 """The artery experiment as the engine sees it."""
 
 import json
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,15 +13,19 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli, results, runs, sweep
-from flashgatr.experiments.arteries import LABEL_SCALE, orientation, task
-from flashgatr.experiments.arteries.mesh import ArteryError
+from flashgatr.experiments.arteries import LABEL_SCALE, task
+from flashgatr.experiments.arteries.batches import MeshPair, pack, turns
+from flashgatr.experiments.arteries.data import orientation
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
 from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
-from flashgatr.experiments.arteries.packed import turns
 from flashgatr.experiments.config import ConfigError, override, save
+from flashgatr.train.batch import mapped
 
 from .walls import chosen, tube, walls
 
 CPU = torch.device("cpu")
+EARLIER = Path(__file__).parents[1] / "earlier"
 SMALL = ["num_blocks=1", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"]
 FAST = ["train.steps=3", "train.batch_size=2", "train.validate_every=2", "device=cpu"]
 
@@ -41,7 +49,9 @@ def test_a_batch_holds_whole_meshes_one_after_another():
     made = make("data.options.orientation=canonical")
     meshes = walls("", "train")
     batch = made.batch(torch.tensor([4, 1]))
-    position, normal, geodesic, target, mask, offsets, most = batch
+    position, normal, geodesic, target, mask, offsets, most, edges, neighbours = batch
+    assert edges is None
+    assert neighbours is None
     sizes = [meshes[4].nodes, meshes[1].nodes]
     assert made.samples == len(meshes)
     assert offsets.tolist() == [0, sizes[0], sum(sizes)]
@@ -54,12 +64,33 @@ def test_a_batch_holds_whole_meshes_one_after_another():
     np.testing.assert_allclose(target[last] * LABEL_SCALE, meshes[1].wss, rtol=1e-6)
 
 
+def test_edges_and_neighbours_of_a_mesh_are_renumbered_in_a_batch():
+    small, large = tube(0, 12), tube(1, 18)
+    small = replace(
+        small, edges=np.array([[0, 1], [1, 11]]), neighbours=np.tile([[1, -1]], (12, 1))
+    )
+    large = replace(large, edges=np.array([[0, 17]]), neighbours=np.tile([[2, 3]], (18, 1)))
+    packed = pack([small, large], CPU)
+    batch = packed.batch([1, 0])
+    assert batch.offsets.tolist() == [0, 18, 30]
+    assert batch.edges.tolist() == [[0, 17], [18, 19], [19, 29]]
+    expected = np.concatenate([large.neighbours, np.tile([[19, -1]], (12, 1))])
+    np.testing.assert_array_equal(batch.neighbours, expected)
+    moved = batch.position[batch.edges[1:]]
+    np.testing.assert_array_equal(moved, small.position[small.edges])
+    assert mapped(torch.clone, batch).edges.tolist() == batch.edges.tolist()
+    with pytest.raises(ValueError, match="1 of 2 meshes have edges; expected all or none"):
+        pack([small, tube(2)], CPU)
+
+
 def test_random_orientations_are_fixed_by_the_samples_number():
     found = make().batch(torch.tensor([2]))
     mesh = walls("", "train")[2]
     matrix = orientation.matrices(2000)[2]
-    np.testing.assert_allclose(found[0], mesh.position @ matrix.T, atol=1e-6)
-    np.testing.assert_allclose(found[3] * LABEL_SCALE, mesh.wss @ matrix.T, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found.position, mesh.position @ matrix.T, atol=1e-6)
+    np.testing.assert_allclose(
+        found.target * LABEL_SCALE, mesh.wss @ matrix.T, rtol=1e-4, atol=1e-3
+    )
 
 
 def test_augmentation_turns_each_mesh_as_a_whole_and_mirrors_half_of_them():
@@ -68,9 +99,11 @@ def test_augmentation_turns_each_mesh_as_a_whole_and_mirrors_half_of_them():
     determinants = []
     for step in range(8):
         torch.manual_seed(step)
-        position, normal, geodesic, target, _, offsets, _ = made.batch(torch.tensor([0, 3]))
+        position, normal, geodesic, target, _, offsets, *_ = made.batch(torch.tensor([0, 3]))
         torch.manual_seed(step)
-        assert torch.equal(made.batch(torch.tensor([0, 3]))[0], position)  # a resumed step's, too
+        assert torch.equal(
+            made.batch(torch.tensor([0, 3])).position, position
+        )  # a resumed step's, too
         for mesh, rows in zip(
             (meshes[0], meshes[3]), offsets.unfold(0, 2, 1).tolist(), strict=True
         ):
@@ -90,16 +123,30 @@ def test_parts_are_turned_before_they_are_looked_up():
     """Two of them may be computed at the same time, which is no time to draw random numbers."""
     made = make("data.options.augment=true")
     torch.manual_seed(1)
-    before = [[x.clone() for x in part] for part, _ in made.parts(torch.tensor([2, 0, 3]))]
+    before = [pair.matrices.clone() for pair, _ in made.parts(torch.tensor([2, 0, 3]))]
     torch.manual_seed(1)
-    for part, (_, _, matrices) in zip(made.parts(torch.tensor([2, 0, 3])), before, strict=True):
-        (numbers, places, own), _ = part
+    for (pair, _), matrices in zip(made.parts(torch.tensor([2, 0, 3])), before, strict=True):
+        own = pair.matrices
         assert torch.equal(own, matrices)
         torch.testing.assert_close(own @ own.mT, torch.eye(3).expand(2, 3, 3), atol=1e-5, rtol=0)
         state = torch.random.get_rng_state()
-        loss, _ = made.loss(made.model, (numbers, places, own))
+        loss, _ = made.loss(made.model, pair)
         assert loss.isfinite()
         assert torch.equal(state, torch.random.get_rng_state())
+
+
+@pytest.mark.parametrize("augment", ["false", "true"])
+def test_a_copied_batch_has_the_same_loss(augment):
+    """The engine copies batches into buffers; absent fields stay absent."""
+    made = make(f"data.options.augment={augment}")
+    batches = [pair for pair, _ in made.parts(torch.tensor([2, 0, 3]))]
+    batches.append(made.batch(torch.tensor([2, 0])))
+    batches.append(make("data.options.nodes=20").batch(torch.tensor([2, 0])))
+    for batch in batches:
+        copy = mapped(torch.clone, batch)
+        assert type(copy) is type(batch)
+        assert [x is None for x in copy] == [x is None for x in batch]
+        assert torch.equal(made.loss(made.model, copy)[0], made.loss(made.model, batch)[0])
 
 
 def test_meshes_count_as_many_nodes_as_are_compared():
@@ -148,16 +195,17 @@ def test_parts_of_a_batch_add_up_to_it(kind, model, numbers):
 
 
 def _double(batch):
-    return [x.double() if x.is_floating_point() else x for x in batch]
+    return mapped(lambda x: x.double() if x.is_floating_point() else x, batch)
 
 
 def test_thinned_batches_draw_other_nodes_every_time_from_all_of_a_mesh():
     made = make("data.options.nodes=40", "data.options.orientation=canonical")
     drawn = [made.batch(torch.tensor([3, 0])) for _ in range(2)]
-    assert not torch.equal(drawn[0][0], drawn[1][0])
+    assert not torch.equal(drawn[0].position, drawn[1].position)
     for batch in drawn:
         assert [x.shape for x in batch[:4]] == [(2, 40, 3), (2, 40, 3), (2, 40), (2, 40, 3)]
-        for k, *rows in zip((3, 0), *batch, strict=True):
+        assert batch.valid is None
+        for k, *rows in zip((3, 0), *batch[:5], strict=True):
             mesh = walls("", "train")[k]
             apart = np.linalg.norm(mesh.position[:, None] - rows[0].numpy(), axis=-1)
             found = apart.argmin(0)
@@ -195,8 +243,8 @@ def test_thinned_batches_are_turned_mesh_by_mesh():
 def test_padded_meshes_are_whole_and_turned_one_by_one():
     packed = make("data.options.orientation=canonical")._train
     meshes = [walls("", "train")[k] for k in (3, 0)]
-    given = torch.tensor([3, 0, -1]), torch.arange(256)
-    position, normal, geodesic, target, mask, valid = packed.padded(*given)
+    given = MeshPair(torch.tensor([3, 0, -1]), torch.arange(256))
+    position, normal, geodesic, target, mask, valid = packed.padded(given)
     assert valid.sum(1).tolist() == [mesh.nodes for mesh in meshes] + [0]
     assert not position[~valid].any()
     assert not mask[~valid].any()
@@ -205,7 +253,7 @@ def test_padded_meshes_are_whole_and_turned_one_by_one():
         for x, y in ((position, mesh.position), (normal, mesh.normal), (geodesic, mesh.geodesic)):
             np.testing.assert_array_equal(x[own], y)
         np.testing.assert_array_equal(mask[own], mesh.mask)
-    turned = packed.padded(*given, turns(3, CPU))
+    turned = packed.padded(given._replace(matrices=turns(3, CPU)))
     matrix = torch.linalg.lstsq(position[:2], turned[0][:2]).solution
     torch.testing.assert_close(matrix @ matrix.mT, torch.eye(3).expand(2, 3, 3), atol=1e-4, rtol=0)
     for before, after in ((normal, turned[1]), (target, turned[3])):
@@ -216,7 +264,7 @@ def test_padded_meshes_are_whole_and_turned_one_by_one():
 def test_the_loss_is_the_error_on_masked_nodes(kind):
     made = make(f"data.options.loss={kind}")
     batch = made.batch(torch.tensor([0, 1, 2]))
-    *inputs, target, mask, offsets, most = batch
+    *inputs, target, mask, offsets, most = batch[:7]
     loss, _ = made.loss(made.model, batch)
     with torch.no_grad():
         found = made.model(*inputs, offsets, int(most))
@@ -235,10 +283,10 @@ def test_the_loss_is_the_error_on_masked_nodes(kind):
 
 def test_what_lies_outside_the_mask_is_not_learned():
     made = make()
-    batch = list(made.batch(torch.tensor([0, 1])))
-    loss, _ = made.loss(made.model, tuple(batch))
-    batch[3] = torch.where(batch[4][:, None], batch[3], 1e3)
-    assert made.loss(made.model, tuple(batch))[0].item() == loss.item()
+    batch = made.batch(torch.tensor([0, 1]))
+    loss, _ = made.loss(made.model, batch)
+    changed = batch._replace(target=torch.where(batch.mask[:, None], batch.target, 1e3))
+    assert made.loss(made.model, changed)[0].item() == loss.item()
 
 
 def test_evaluation_reports_every_mesh_and_what_motions_change():
@@ -430,6 +478,22 @@ def test_data_are_known_by_their_numbers(monkeypatch):
     first, same, turned = make(), make(), make("data.options.orientation=canonical")
     assert first.data_hash == same.data_hash == turned.data_hash
     assert make("data.train_samples=3").data_hash != first.data_hash
+
+
+def test_changed_data_are_refused_also_without_assertions(tmp_path):
+    """`python -O` skips assert statements; the check must not depend on one."""
+    folder = tmp_path / "earlier"
+    shutil.copytree(EARLIER / "artery_data", folder / "artery_data")
+    shutil.copytree(EARLIER / "artery_run", folder / "artery_run")
+    shutil.rmtree(folder / "artery_run" / "checkpoints" / "step-00000020")
+    arguments = ["-O", "-m", "flashgatr", "train", "--resume", "--folder", "artery_run"]
+    (file,) = (folder / "artery_data").glob("*.safetensors")
+    first, *rest = read_shard(file)
+    header = read_index(file)[1]
+    write_shard(file, [replace(first, wss=1.01 * first.wss), *rest], header)
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode
+    assert "holds a run on other training data" in " ".join(done.stderr.split())
 
 
 def test_no_more_nodes_are_drawn_than_there_are():

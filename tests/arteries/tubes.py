@@ -1,15 +1,19 @@
-"""A closed, bent tube with flat caps, triangulated as evenly as the published vessels: enough geometry for the tests."""
+"""A closed, bent tube with flat caps, triangulated as evenly as the published vessels: enough
+geometry for the tests.
+"""
 
 import numpy as np
 from safetensors.numpy import save_file
 
-from flashgatr.experiments.arteries.raw import RawMesh
+from flashgatr.experiments.arteries.data.raw import RawMesh
 
 
 def tube(
     around=36, length=7.0, radius=0.16, bend=1.0, index=0, seed=0, jitter=0.15, labels=True
 ) -> RawMesh:
-    """Rings of `around` nodes (a multiple of 6), turned by half a node from one to the next; about 5,000 nodes at 24, 10,000 at 36."""
+    """Rings of `around` nodes (a multiple of 6), turned by half a node from one to the next;
+    about 5,000 nodes at 24, 10,000 at 36.
+    """
     chance = np.random.default_rng([seed, index])
     step = 2 * np.pi * radius / around
     rings = max(2, round(length / (step * np.sqrt(3) / 2)))
@@ -73,7 +77,9 @@ def _wall_faces(rings, around):
 
 
 def _cap(rim, centre, first, rim_first):
-    """Nodes inside a rim of 6L nodes, in rings of 6(L-1) ... 6 and the centre, and faces that look along the rim's order."""
+    """Nodes inside a rim of 6L nodes, in rings of 6(L-1) ... 6 and the centre, and faces that
+    look along the rim's order.
+    """
     layers = len(rim) // 6
     nodes, faces = [], []
     outer, start = rim_first + np.arange(len(rim)), first

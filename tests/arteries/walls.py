@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from flashgatr.experiments.arteries.data import Contents
-from flashgatr.experiments.arteries.mesh import Mesh
+from flashgatr.experiments.arteries.data.mesh import Mesh
+from flashgatr.experiments.arteries.data.sets import Contents
 
 
 def tube(index, nodes=60, faces=False):

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 import torch
 
+from flashgatr.files import sha256
 from flashgatr.train import checkpoint as checkpoints
 from flashgatr.train.checkpoint import Checkpoint, CheckpointError, load, save
 
@@ -300,7 +301,7 @@ def test_nothing_that_is_read_can_run_code(folder, tmp_path):
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
     path = folder / "step-00000002"
     (path / "model.safetensors").write_bytes(bomb)
-    digest = checkpoints.hashlib.sha256(bomb).hexdigest()
+    digest = sha256(bomb)
     _forge(path, {"sha256": {"model": digest}})
     with pytest.warns(UserWarning, match="step-00000002 is damaged"):
         assert load(folder).step == 1

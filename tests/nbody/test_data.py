@@ -1,6 +1,9 @@
-"""Data sets are the same however they are made, come back bit for bit or not at all, and are never overwritten by others."""
+"""Data sets are the same however they are made, come back bit for bit or not at all, and are
+never overwritten by others.
+"""
 
 import json
+import os
 import random
 import struct
 from dataclasses import asdict
@@ -10,10 +13,10 @@ import pytest
 import torch
 from safetensors.numpy import save
 
-from flashgatr import io
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.data import SETS, DataError, describe, generate, load
 from flashgatr.experiments.nbody.simulate import Gravity, State, Systems, evolve
+from flashgatr.files import StoredArray, header_digest
 
 FAST = Gravity(steps=2)
 NAMES = ("mass", "position", "velocity", "target")
@@ -106,7 +109,7 @@ def test_a_crash_while_writing_leaves_the_old_file(folder, tmp_path, monkeypatch
     def no_space(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(io.os, "fsync", no_space)
+    monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space"):
         generate(tmp_path, others=20, settings=FAST, sets=["val"])
     assert files(tmp_path) == before
@@ -189,8 +192,10 @@ def forge(folder, *, header=(), drop=(), tensors=None, metadata=None):
     shapes = dict(mass=(3, 4), position=(3, 4, 3), velocity=(3, 4, 3), target=(3, 4, 3))
     tensors = {key: np.ones(shape) for key, shape in shapes.items()} | (tensors or {})
     head = dict(format=1, set="val", seed=0, settings=asdict(Gravity())) | dict(header)
-    content = {key: (list(tensors[key].shape), tensors[key].tobytes()) for key in Systems._fields}
-    head = {"sha256": data._digest(head, content)} | head
+    content = {
+        key: StoredArray("", tensors[key].shape, tensors[key].tobytes()) for key in Systems._fields
+    }
+    head = {"sha256": header_digest(head, content)} | head
     head = {key: x for key, x in head.items() if key not in drop}
     metadata = {"nbody": json.dumps(head)} if metadata is None else metadata
     (folder / "val.safetensors").write_bytes(save(tensors, metadata))
@@ -228,7 +233,9 @@ def test_content_that_makes_no_sense_is_refused(tmp_path, change, text):
 
 
 def mutated(good, chance):
-    """Bytes changed, mostly in the header, which tells what the others mean; the rest cut, grown or moved."""
+    """Bytes changed, mostly in the header, which tells what the others mean; the rest cut, grown
+    or moved.
+    """
     bad = bytearray(good)
     header = 8 + struct.unpack("<Q", good[:8])[0]
     for _ in range(chance.randint(1, 4)):

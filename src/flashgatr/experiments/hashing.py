@@ -1,19 +1,22 @@
-"""A name for data: the same for the same numbers, wherever they lie."""
+"""A hash that identifies arrays by their content."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..files import sha256
+
 
 def hash_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
     """SHA-256 of arrays, with their shapes and types, in order."""
-    found = hashlib.sha256()
-    for array in arrays:
-        found.update(f"{array.dtype.str}{array.shape}".encode())
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+    return sha256(
+        *(
+            chunk
+            for x in arrays
+            for chunk in (f"{x.dtype.str}{x.shape}".encode(), np.ascontiguousarray(x).data)
+        )
+    )

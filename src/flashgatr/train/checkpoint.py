@@ -1,15 +1,17 @@
 """Checkpoints that survive: a folder of safetensors and JSON, complete or absent.
 
-    checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json (with SHA-256 of each file)
+    checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json
     checkpoints/latest           the name of the newest complete one
 
-A checkpoint is written aside, flushed to disk, renamed; `latest` (for people; nothing reads it) is swapped last. Reading checks
-every hash and falls back to the previous checkpoint. What is removed vanishes by a rename. No file that is read can run code.
+state.json has the SHA-256 of each file.
+
+A checkpoint is written aside, flushed to disk, renamed; `latest` (for people; nothing reads it) is
+swapped last. Reading checks every hash and falls back to the previous checkpoint. What is removed
+vanishes by a rename. No file that is read can run code.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -23,7 +25,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ..io import to_safetensors
+from ..files import (
+    from_safetensors,
+    read,
+    sha256,
+    sync_folder,
+    to_safetensors,
+    write,
+    write_through,
+)
 
 FORMAT = 1
 LATEST = "latest"
@@ -49,36 +59,38 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
-    """Write a checkpoint and drop all but the newest `keep` up to it; the previous one stays if this fails.
+    """Write a checkpoint and drop all but the newest `keep` up to it; the previous one stays if
+    this fails.
 
-    Later ones are dropped, too: a run that writes this step did not start from them, because they are damaged.
+    Later ones are dropped, too: a run that writes this step did not start from them, because they
+    are damaged.
     """
     final = folder / f"step-{checkpoint.step:08d}"
     old = folder / f"{final.name}.old"
     aside = folder / f".{final.name}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _sync(folder.parent)
+        sync_folder(folder.parent)
         _clear_leftovers(folder)
         aside.mkdir()
         hashes = {}
         for group, tensors in checkpoint.tensors.items():
             content = to_safetensors(tensors)
-            hashes[group] = hashlib.sha256(content).hexdigest()
-            _write(aside / f"{group}.safetensors", content)
+            hashes[group] = sha256(content)
+            write_through(aside / f"{group}.safetensors", content)
         header = {
             "format": FORMAT,
             "step": checkpoint.step,
             "sha256": hashes,
             "state": checkpoint.state,
         }
-        _write(aside / STATE, _sealed(header))
-        _sync(aside)
+        write_through(aside / STATE, _sealed(header))
+        sync_folder(aside)
         if final.exists():
             _drop(old)
             final.rename(old)
         aside.rename(final)
-        _sync(folder)
+        sync_folder(folder)
         _swap_latest(folder, final.name)
     except OSError as error:
         shutil.rmtree(aside, ignore_errors=True)
@@ -115,18 +127,16 @@ def load(folder: Path) -> Checkpoint | None:
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
     if problems:
         raise CheckpointError(
-            f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to start "
+            f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to "
+            "start "
             "from the beginning"
         )
     return None
 
 
 def _read(path: Path) -> Checkpoint:
-    from safetensors import SafetensorError
-    from safetensors.torch import load as from_bytes
-
     try:
-        content = (path / STATE).read_bytes()
+        content = read(path / STATE)
         header = json.loads(content)
         if content != _sealed(header):
             raise ValueError("its header does not match its own hash")
@@ -139,19 +149,19 @@ def _read(path: Path) -> Checkpoint:
         for group, expected in header["sha256"].items():
             if not _GROUP.fullmatch(group):
                 raise ValueError(f"{group!r} is no name of a group of tensors")
-            content = (path / f"{group}.safetensors").read_bytes()
-            if hashlib.sha256(content).hexdigest() != expected:
+            content = read(path / f"{group}.safetensors")
+            if sha256(content) != expected:
                 raise ValueError(f"{group}.safetensors does not match its hash")
-            tensors[group] = from_bytes(content)
+            tensors[group] = from_safetensors(content)
         return Checkpoint(step, tensors, state)
-    except (*_DAMAGE, SafetensorError) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"checkpoint {path.name} is damaged: {error}") from error
 
 
 def _sealed(header: Mapping[str, Any]) -> bytes:
     """The header with the hash of its own content, as the file has it to the last byte."""
     content = {key: value for key, value in header.items() if key != "seal"}
-    seal = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    seal = sha256(json.dumps(content, sort_keys=True).encode())
     return json.dumps({**content, "seal": seal}, indent=1).encode()
 
 
@@ -164,10 +174,8 @@ def _complete(folder: Path) -> list[str]:
 
 
 def _swap_latest(folder: Path, name: str) -> None:
-    aside = folder / f".{LATEST}.{os.getpid()}"
-    _write(aside, f"{name}\n".encode())
-    aside.replace(folder / LATEST)
-    _sync(folder)
+    write(folder / LATEST, f"{name}\n".encode())
+    sync_folder(folder)
 
 
 def _drop(path: Path) -> None:
@@ -185,18 +193,3 @@ def _clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .. import io
+from .. import files
 from . import toml
 from .toml import ConfigError as ConfigError
 
@@ -238,7 +238,7 @@ def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None
     """Replace a file in one go, making its folder if need be."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    io._write(file, content.encode() if isinstance(content, str) else content)
+    files.write(file, content.encode() if isinstance(content, str) else content)
 
 
 def dumps(config: RunConfig) -> str:

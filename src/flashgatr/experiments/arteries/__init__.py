@@ -1,4 +1,4 @@
-"""Wall shear stress on artery walls (paper, section 4.2 and appendix C.2). Units: cm, dyn/cm² (0.1 Pa)."""
+"""Wall shear stress on artery walls (paper, section 4.2). Units: cm, dyn/cm² (0.1 Pa)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from ..experiment import Experiment, Metric, Results
 
 LABEL_SCALE = 53.836
-"""Root mean square of the labels over the published training meshes; models predict stress divided by it."""
+"""Root mean square of the published training labels. Models predict the stress divided by it."""
 
 _HERE = "flashgatr.experiments.arteries"
 _STRESS = "dyn/cm²"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
-    from .preparation import Result
+    from .data.preparation import Result
 
 SHOWN = 20  # failed samples named one by one
 MESH = (3, 2, 80)
@@ -104,9 +104,9 @@ def _make(folder: Path, count: int, workers: int | None, given: dict[str, Any]) 
 def prepare(
     folder: Path, source: Path | None, workers: int | None, division: str, verify: bool
 ) -> int:
-    """The exit code: 1 if samples could not be prepared or checks failed."""
-    from .data import DIVISIONS, describe
-    from .preparation import prepare_folder
+    """Returns the exit code: 1 if samples could not be prepared or checks failed."""
+    from .data.preparation import prepare_folder
+    from .data.sets import DIVISIONS, describe
 
     if division not in DIVISIONS:
         raise ValueError(f"unknown division {division!r}; expected {' or '.join(DIVISIONS)}")
@@ -162,7 +162,7 @@ def predict(
     """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
     from .. import runs
     from ..console import show_table
-    from .predict import run as predict_files
+    from .vessel.predict import run as predict_files
 
     found, notes, files = predict_files(
         runs.require_run(run),
@@ -195,7 +195,7 @@ def _show(result: Result, folder: Path) -> None:
 
 
 def _show_checks(folder: Path, division: str) -> bool:
-    from .verification import verify
+    from .data.verification import verify
 
     checks = verify(folder, division)
     for check in checks:
@@ -207,7 +207,7 @@ def _show_checks(folder: Path, division: str) -> bool:
         typer.echo(f"{check.what:>26} {check.found:>14,.8g} {expected}  {verdict}")
     if all(check.expected is None for check in checks):
         typer.echo(
-            "the files are whole, but they are not the published data, or too few of them to tell"
+            "the files are intact, but they are not the published data, or too few to compare"
         )
     return all(check.passed for check in checks)
 

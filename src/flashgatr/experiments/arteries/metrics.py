@@ -1,9 +1,9 @@
-"""How good is a prediction of wall shear stress? Per mesh, over the nodes of its mask; then over meshes.
+"""Errors of predicted wall shear stress: of each mesh over its masked nodes, then over meshes.
 
-    ε    = √( Σᵢ ‖ŷᵢ - yᵢ‖² / Σᵢ ‖yᵢ‖² )        the paper's number is the mean over test meshes, in %
-    NMAE = meanᵢ ‖ŷᵢ - yᵢ‖ / M                   M: largest ‖y‖ over all nodes of all meshes, masked or not
+    ε    = √( Σᵢ ‖ŷᵢ - yᵢ‖² / Σᵢ ‖yᵢ‖² )     the paper reports the mean over test meshes, in %
+    NMAE = meanᵢ ‖ŷᵢ - yᵢ‖ / M                M: the largest ‖y‖ over all nodes of all meshes
 
-All in float64. Errors are in dyn/cm², as the labels; ε and NMAE are in %.
+Everything is computed in float64. Errors are in dyn/cm², like the labels; ε and NMAE are in %.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 TINY = 1e-12
-"""Keeps walls without any stress from dividing by zero."""
+"""Avoids division by zero on walls without stress."""
 
 
 @dataclass(frozen=True)
 class MeshErrors:
-    """What was found on one mesh."""
+    """The errors on one mesh."""
 
     epsilon: float  # in %
     mean_error: float
@@ -51,7 +51,7 @@ def mesh_errors(prediction: Tensor, target: Tensor, mask: Tensor) -> MeshErrors:
 
 
 def summarise(errors: Sequence[MeshErrors]) -> dict[str, float]:
-    """Over meshes: ε's mean, median and 75 % quantile, and the means of the rest."""
+    """Mean, median and 75 % quantile of ε over meshes, and the means of the other errors."""
     if not errors:
         raise ValueError("there are no meshes to summarise")
     epsilon = torch.tensor([e.epsilon for e in errors], dtype=torch.float64)

@@ -1,12 +1,15 @@
-"""Models of the artery experiment: nodes of a vessel wall to the stress there, in units of LABEL_SCALE.
+"""Models of the artery experiment: from the nodes of a wall to the stress in units of LABEL_SCALE.
 
     forward(position (T, 3), normal (T, 3), geodesic (T), offsets (B + 1), max_items) -> (T, 3)
 
-Meshes are packed; without offsets, leading axes count meshes of one size, or padded ones with a mask of their valid nodes.
+Meshes are packed. Without offsets, the leading axes are meshes of one size, or padded meshes with a
+mask of their valid nodes.
 
-Mirrors. To the group, a mirrored wall is (-P', N', g): the point's embedding P changes sign, the plane's N and the scalar's
-do not. An equivariant f therefore gives f(-P', N', g) = the mirror image of f(P, N, g), but f(P', N', g) is something else.
-`both_signs` takes ½ f(P, N, g) + ½ f(-P, N, g); a mirror swaps the two halves, and their sum is the mirror image exactly.
+Reflections. Let P, N and g be the embeddings of the points, planes and scalars of a wall, and P',
+N', g those of the mirrored wall. A reflection of multivectors maps (P, N, g) to (-P', N', g). An
+equivariant network f therefore maps (-P', N', g) to the mirror image of f(P, N, g), but this says
+nothing about f(P', N', g). `both_signs` computes ½ f(P, N, g) + ½ f(-P, N, g): a reflection swaps
+the two terms, so that their sum is exactly equivariant.
 """
 
 from __future__ import annotations
@@ -30,11 +33,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gatr_narrow": dict(hidden_mv_channels=4, hidden_s_channels=8),
     "gatr_shallow": dict(num_blocks=5),
 }
-"""GATr and the ablations of the paper's table 3 that are settings of it, as changes of the preset."""
+"""GATr, and the ablations of the paper's table 3 that only change settings of the preset."""
 
 
 class GATrArteries(nn.Module):
-    """Multivector channels: the node, the plane of the wall there, the distance from the inlet; one scalar that is zero."""
+    """Multivector channels: node, plane of the wall, distance from the inlet. The scalar channel
+    is zero.
+    """
 
     def __init__(self, net: GATr, *, both_signs: bool = False) -> None:
         super().__init__()
@@ -51,7 +56,7 @@ class GATrArteries(nn.Module):
         max_items: int | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        if self.net.config.recenter:  # before embedding: far away -(n·p) e0 would be rounded
+        if self.net.config.recenter:  # before embedding, which rounds -(n·p) e0 for distant p
             sets = Sets(position.shape[:-1], offsets=offsets, max_items=max_items, mask=mask)
             position = position - sets.spread(sets.mean(position.detach()))
         position = position.to(normal.dtype)
@@ -68,7 +73,7 @@ class GATrArteries(nn.Module):
 
 
 class TransformerArteries(nn.Module):
-    """A Transformer on the seven numbers of each node."""
+    """A Transformer on seven numbers per node: position, normal and distance."""
 
     def __init__(self, net: Transformer) -> None:
         super().__init__()
@@ -95,14 +100,14 @@ def _variant(changes: dict[str, Any]) -> Callable[..., nn.Module]:
 
 
 def unconstrained(**options: Any) -> nn.Module:
-    """Without equivariance constraints on the linear maps, and therefore without recentring."""
+    """GATr with unconstrained linear maps, and therefore without recentring."""
     return GATrArteries(UnconstrainedGATr(preset("arteries", **{"recenter": False} | options)))
 
 
 def transformer(
     hidden_channels: int = 160, num_heads: int = 4, multi_query: bool = True, **options: Any
 ) -> nn.Module:
-    """Also GATr without multivectors."""
+    """The Transformer, which is also the ablation of GATr without multivectors."""
     net = Transformer(
         7, 3, hidden_channels, num_heads=num_heads, multi_query=multi_query, **options
     )

@@ -1,4 +1,4 @@
-"""The artery experiment as the engine sees it: predict the stress on vessel walls (paper, section 4.2)."""
+"""The training task of the artery experiment: predict the stress on vessel walls (paper, 4.2)."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from torch import Tensor, nn
 
 from ...train.settings import ConfigError, RunConfig, suggest
 from ..hashing import hash_of
-from . import EXPERIMENT, LABEL_SCALE, orientation
-from .data import Contents, choose, load
-from .mesh import Array, ArteryError, Mesh
+from . import EXPERIMENT
+from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
+from .data.mesh import Array, ArteryError, Mesh
+from .data.orientation import orientations, turned
+from .data.sets import Contents, choose, load
+from .inference import predict_meshes
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
-from .packed import Batch, Packed, pack, sent, turns
 
 DISTANCE = 1e3  # cm
-"""How far the meshes of `test_moved` are moved, about 300 lengths of a vessel."""
-TOGETHER = 8  # meshes in a batch of an evaluation
-MATRICES = (
-    orientation.COUNT
-)  # at least; a sample beyond the published ones has the next of the same stream
+"""How far the meshes of `test_moved` are moved: about 300 times the length of a vessel."""
 
 
 @dataclass(frozen=True)
 class Options:
     """data.options of the experiment.
 
-    orientation: "random" (one fixed matrix of O(3) per mesh) or "canonical" (as published).  division: which meshes are for
-    training, validation and test.  augment: training meshes are turned and mirrored anew in every step.
-    loss: "mse" over the nodes of a batch, as the paper; "relative": mean over meshes of ε²; "epsilon": of ε.
-    nodes: train on so many nodes of each mesh, drawn anew in every step (0: on all); steps cost a fraction then, and have one
-    shape.  val_limit, test_limit: use the first so many meshes (0: all).
+    orientation: "random" (one fixed matrix of O(3) per mesh) or "canonical" (as published)
+    division: which meshes are for training, validation and test
+    augment: training meshes are rotated and mirrored at random in every step
+    loss: "mse" over the nodes of a batch, as in the paper; "relative": mean of ε² over meshes;
+        "epsilon": mean of ε
+    nodes: train on this many nodes of each mesh, drawn again in every step (0: on all nodes)
+    val_limit, test_limit: use the first meshes only (0: all)
     """
 
     orientation: Literal["random", "canonical"] = "random"
@@ -72,7 +72,7 @@ class Options:
 
 
 class ArteryTask:
-    """Train on `train`, choose by `val`, report on `test`, there and elsewhere, turned and mirrored."""
+    """Train on `train`, choose weights by `val`, report on `test`: plain, moved and mirrored."""
 
     option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
 
@@ -88,15 +88,15 @@ class ArteryTask:
             "val": self.options.val_limit,
             "test": self.options.test_limit,
         }
-        self._choose("test")  # what is missing is missed now, and not after the last step
+        self._choose("test")  # missing test data are an error now, not after the last step
 
     def _choose(self, split: str) -> tuple[Contents, list[int]]:
-        """What the folder holds, and which meshes of a set are to be used; an error if they are not there."""
+        """What the folder holds, and the meshes of a set to use; an error if they are missing."""
         limit = self._limits[split] or None
         return choose(self.folder, split, limit=limit, division=self.options.division)
 
     def _count(self, split: str) -> int:
-        """How many meshes of a set there are to be used, maybe none."""
+        """The number of meshes of a set to use; 0 if the folder has none."""
         try:
             return len(self._choose(split)[1])
         except ArteryError:
@@ -104,67 +104,75 @@ class ArteryTask:
 
     @cached_property
     def samples(self) -> int:
-        """Training meshes. Whoever asks is going to train, and needs meshes to validate with."""
-        assert self._val
+        """The number of training meshes. Training also needs validation meshes: load them here."""
+        if not self._val:
+            raise ArteryError(f"{self.folder} has no val meshes to choose the best weights by")
         return len(self._train.counted)
 
     @cached_property
-    def _train(self) -> Packed:
+    def _loaded(self) -> tuple[PackedMeshes, str]:
+        """The training meshes, and the hash of their files' numbers."""
         train = self._read("train")
-        self._hash = hash_of(x for m in train for x in (m.position, m.geodesic, _labels(m)))
+        name = hash_of(x for m in train for x in (m.position, m.geodesic, _labels(m)))
         smallest = min(train, key=lambda mesh: mesh.nodes)
         if self.options.nodes > smallest.nodes:
             raise ConfigError(
-                f"data.options.nodes is {self.options.nodes}, but {smallest.name} has {smallest.nodes} "
-                "nodes only; choose at most that, or 0 to train on all nodes"
+                f"data.options.nodes is {self.options.nodes}, but {smallest.name} has "
+                f"{smallest.nodes} nodes only; choose at most that, or 0 to train on all nodes"
             )
-        return pack(self._oriented(train), self.device)
+        return pack(self._oriented(train), self.device), name
+
+    @cached_property
+    def _train(self) -> PackedMeshes:
+        return self._loaded[0]
 
     @property
     def data_hash(self) -> str:
-        assert self._train
-        return self._hash
+        """The hash of the training data; a run is not resumed with other data."""
+        return self._loaded[1]
 
     @cached_property
     def _val(self) -> list[Mesh]:
         return self._oriented(self._read("val"))
 
     def _read(self, split: str) -> list[Mesh]:
-        """Labelled meshes, as in the files."""
+        """The meshes of a set as in the files; all of them must have labels."""
         limit = self._limits[split] or None
         found = load(self.folder, split, limit=limit, division=self.options.division)
         for mesh in found:
             if mesh.wss is None or not np.any(np.asarray(mesh.wss)[np.asarray(mesh.mask)]):
                 raise ArteryError(
-                    f"{mesh.name} has no wall shear stress to learn or compare with on the nodes that "
+                    f"{mesh.name} has no wall shear stress to learn or compare with on the nodes "
+                    "that "
                     "count; take it out of the data"
                 )
         return found
 
     def _oriented(self, meshes: Sequence[Mesh]) -> list[Mesh]:
-        turns = orientations(meshes, self.options.orientation)
-        return [orientation.turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
+        matrices = orientations(meshes, self.options.orientation)
+        return [turned(mesh, matrix) for mesh, matrix in zip(meshes, matrices, strict=True)]
 
     def size(self, number: int) -> int:
-        """Nodes of a training mesh."""
+        """The number of nodes of a training mesh."""
         return self._train.size(number)
 
     @property
     def gathers_on_device(self) -> bool:
-        """Whether a captured step can make its batch by itself."""
+        """Whether a captured step can make its batch on the device."""
         return self.options.nodes > 0
 
-    def batch(self, indices: Tensor) -> Batch:
+    def batch(self, indices: Tensor) -> PackedBatch | PaddedBatch:
+        """Whole meshes, packed; or data.options.nodes nodes of each."""
         options = self.options
         if options.nodes:
             numbers = indices.to(self.device)
             return self._train.thinned(numbers, options.nodes, turn=options.augment)
         return self._train.batch(indices.tolist(), turn=options.augment)
 
-    def parts(self, indices: Tensor) -> Iterator[tuple[Batch, float]]:
-        """Two meshes of similar size at a time, padded to one of a few sizes, and what they count in the batch's loss.
+    def parts(self, indices: Tensor) -> Iterator[tuple[MeshPair, float]]:
+        """Pairs of meshes of similar size, each with its share of the batch's loss.
 
-        A part is (numbers of the meshes, places of their nodes): what they hold is looked up by `loss`, on the device.
+        A pair names its meshes; `loss` looks up their nodes on the device.
         """
         numbers = indices.tolist()
         pairs = self._train.pairs(numbers)
@@ -173,43 +181,43 @@ class ArteryTask:
         given = [[numbers[i] for i in pair] + [-1] * (2 - len(pair)) for pair, _ in pairs]
         for (pair, length), own in zip(pairs, sent(torch.tensor(given), self.device), strict=True):
             share = sum(counts[i] for i in pair) / sum(counts)
-            part: Batch = (own, torch.arange(length, device=self.device))
-            if matrices is not None:  # drawn here: graphs that run at the same time must not draw
-                part = *part, matrices[[*pair, *pair][:2]]
-            yield part, share
+            places = torch.arange(length, device=self.device)
+            # Drawn here, because graphs that run at the same time must not draw random numbers.
+            turn = None if matrices is None else matrices[[*pair, *pair][:2]]
+            yield MeshPair(own, places, turn), share
 
     def counts(self, indices: Tensor) -> list[float]:
-        """What each mesh counts in a batch's loss: its nodes in the mask, or as many as are drawn of them on average."""
+        """The weight of each mesh in the loss: its masked nodes, or how many are drawn on
+        average.
+        """
         if self.options.loss != "mse":
             return [1.0] * len(indices)
         counted, nodes = self._train.counted, self.options.nodes
         return [counted[k] * (nodes / self.size(k) if nodes else 1.0) for k in indices.tolist()]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """On packed, padded or thinned meshes: see `packed`."""
-        offsets = None
-        if len(batch) < 5:  # a part
-            batch = self._train.padded(*batch)
-        *inputs, target, mask = batch[:5]
-        if target.dim() == 3:
-            prediction = model(*inputs, mask=batch[5] if len(batch) > 5 else None)
+        if isinstance(batch, MeshPair):
+            batch = self._train.padded(batch)
+        inputs, target, mask = batch[:3], batch.target, batch.mask
+        if isinstance(batch, PackedBatch):
+            prediction = model(*inputs, batch.offsets, int(batch.max_items))
         else:
-            offsets, most = batch[5:]
-            prediction = model(*inputs, offsets, int(most))
+            prediction = model(*inputs, mask=batch.valid)
         squared = (prediction.float() - target).square().sum(-1) * mask
         pooled = squared.sum() / (3 * mask.sum())
         if self.options.loss == "mse":
             return pooled, {}
         sizes = target.square().sum(-1) * mask
-        if offsets is not None:
+        if isinstance(batch, PackedBatch):
             error, size = (
-                torch.segment_reduce(x, "sum", offsets=offsets, axis=0) for x in (squared, sizes)
+                torch.segment_reduce(x, "sum", offsets=batch.offsets, axis=0)
+                for x in (squared, sizes)
             )
         else:
             error, size = squared.sum(1), sizes.sum(1)
-        share = error / size.clamp(min=1e-12)  # ε² of every mesh
+        share = error / size.clamp(min=1e-12)  # ε² of each mesh
         loss = share if self.options.loss == "relative" else (share + 1e-12).sqrt()
-        loss = torch.where(size > 0, loss, 0)  # a pair may lack its second mesh
+        loss = torch.where(size > 0, loss, 0)  # the last pair may have one mesh
         return loss.sum() / (size > 0).sum(), {"mse": pooled.detach()}
 
     def validate(self, model: nn.Module) -> dict[str, float]:
@@ -217,16 +225,18 @@ class ArteryTask:
         return {"score": found["epsilon_mean"], "median": found["epsilon_median"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Metrics on `test` (with every mesh's ε) and `val`, if there is one, as configured, without bfloat16's rounding, and on
-        the test meshes turned and moved, or mirrored.
+        """Metrics on the test meshes (with ε of each) and on the validation meshes, if any.
 
-        `change` says by how much, relative to them, moving changes the predictions (moved back) in float32 (or TF32,
-        where that was trained in): mean and largest of all meshes. Errors are those of the precision of training.
+        If training ran in bfloat16, `test_float32` has the metrics without its rounding.
+        `test_moved` and `test_mirrored` have the metrics on test meshes that were rotated and
+        moved, or mirrored, too. `change_mean` and `change_max` say how much that changes the
+        predictions (moved back, relative to those on `test`, computed in float32, or in TF32 if
+        training used it).
         """
         test = self._oriented(self._read("test"))
         errors = _errors(self.predictions(model, test), test)
         about: dict[str, Any] = {"orientation": self.options.orientation}
-        if self._count("train"):  # elsewhere there may be nothing to train on
+        if self._count("train"):  # a folder may hold test meshes only
             about["train_meshes"] = self._count("train")
         contents, _ = self._choose("test")
         if any(header.get("synthetic") for header in contents.headers.values()):
@@ -258,35 +268,13 @@ class ArteryTask:
     def predictions(
         self, model: nn.Module, meshes: Sequence[Mesh], precision: str | None = None
     ) -> Iterator[Tensor]:
-        """The stress on every mesh, in the precision of training unless told."""
-        return predict(model, meshes, self.device, precision or self.precision)
+        """The stress on each mesh, by default in the precision of training."""
+        return predict_meshes(model, meshes, self.device, precision or self.precision)
 
 
 def _labels(mesh: Mesh) -> Array:
-    assert mesh.wss is not None  # _read saw to it
+    assert mesh.wss is not None  # checked by _read
     return mesh.wss
-
-
-def orientations(meshes: Sequence[Mesh], kind: str) -> list[Array]:
-    """The matrix of O(3) by which each mesh is turned."""
-    if kind == "canonical":
-        return [np.eye(3) for _ in meshes]
-    matrices = orientation.matrices(max([MATRICES, *(mesh.index + 1 for mesh in meshes)]))
-    return [matrices[mesh.index] for mesh in meshes]
-
-
-@torch.no_grad()
-def predict(
-    model: nn.Module, meshes: Sequence[Mesh], device: torch.device, precision: str = "float32"
-) -> Iterator[Tensor]:
-    """The stress on every mesh, (N, 3) in dyn/cm², on the CPU. `precision` is one of train.precision."""
-    for start in range(0, len(meshes), TOGETHER):
-        part = meshes[start : start + TOGETHER]
-        packed = pack(part, device).batch(range(len(part)))
-        position, normal, geodesic, _, _, offsets, most = packed
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            found = model(position, normal, geodesic, offsets, int(most))
-        yield from (LABEL_SCALE * found.float()).cpu().split([mesh.nodes for mesh in part])
 
 
 def _errors(predictions: Iterator[Tensor], meshes: Sequence[Mesh]) -> list[MeshErrors]:
@@ -297,7 +285,9 @@ def _errors(predictions: Iterator[Tensor], meshes: Sequence[Mesh]) -> list[MeshE
 
 
 def _moves(count: int, mirror: bool) -> list[tuple[Array, Array]]:
-    """A rotation (or one with a mirror) and a shift by DISTANCE for each mesh, the same at every call."""
+    """A rotation (with `mirror`, a reflection too) and a shift by DISTANCE per mesh; always the
+    same.
+    """
     draw = np.random.default_rng(int(mirror))
     moves = []
     for _ in range(count):
@@ -310,7 +300,6 @@ def _moves(count: int, mirror: bool) -> list[tuple[Array, Array]]:
 
 
 def _moved(mesh: Mesh, matrix: Array, shift: Array) -> Mesh:
-    """The mesh elsewhere; computed in float64, kept in float32 as any mesh."""
-    turned = orientation.turned(mesh, matrix)
+    """The mesh rotated and moved; computed in float64, stored in float32 like any mesh."""
     exact = mesh.position.astype(np.float64) @ matrix.T + shift
-    return replace(turned, position=exact.astype(np.float32))
+    return replace(turned(mesh, matrix), position=exact.astype(np.float32))

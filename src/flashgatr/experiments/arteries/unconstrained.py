@@ -1,7 +1,7 @@
-"""GATr without the equivariance constraint on its linear maps (paper, table 3): any linear map of all 16 C + S numbers.
+"""GATr without the equivariance constraint on its linear maps (paper, table 3).
 
-Products, joins, attention and norms stay what they are, so the network runs through the plain layers. It has no centre to
-return to, and works where its input lies.
+Each linear map is a dense matrix on all 16 C + S numbers of an item. Products, joins, attention and
+norms are unchanged and run in the plain layers. The network does not recentre its input.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from ...nn import EquiLinear
 
 
 class AnyLinear(nn.Module):
-    """A linear map of (mv, s), 16 C + S numbers to 16 C' + S', in place of an equivariant one.
+    """A dense linear map of (mv, s), from 16 C + S to 16 C' + S' numbers, that replaces an
+    EquiLinear.
 
-    It starts with that one's biases and with random weights; each output channel's are as large as they were.
+    It starts with the biases of the replaced layer and with random weights; the weights of each
+    output channel have the same norm as in the replaced layer.
     """
 
     def __init__(self, layer: EquiLinear) -> None:
@@ -41,7 +43,7 @@ class AnyLinear(nn.Module):
         return mv.unflatten(-1, (self.out_mv_channels, BLADES)), s
 
     def _channels(self) -> list[slice]:
-        """Rows of the matrix that make each channel of the output."""
+        """The rows of the matrix that belong to each output channel."""
         end = BLADES * self.out_mv_channels
         wide = [slice(k, k + BLADES) for k in range(0, end, BLADES)]
         return wide + [slice(k, k + 1) for k in range(end, end + self.out_s_channels)]
@@ -49,7 +51,7 @@ class AnyLinear(nn.Module):
 
 @torch.no_grad()
 def dense(layer: EquiLinear) -> tuple[Tensor, Tensor]:
-    """Matrix and bias of an equivariant map, of the numbers of its input in one row.
+    """An equivariant map as a dense matrix and bias, on the flattened multivectors and scalars.
 
     >>> layer = EquiLinear(2, 3, 4, 5)
     >>> [tuple(x.shape) for x in dense(layer)]
@@ -75,7 +77,7 @@ def dense(layer: EquiLinear) -> tuple[Tensor, Tensor]:
 
 
 class UnconstrainedGATr(GATr):
-    """GATr with any linear maps; `recenter` must be off, or the input's place would be hidden from them."""
+    """GATr with dense linear maps. `recenter` must be off: it would hide the input's position."""
 
     def __init__(self, config: GATrConfig) -> None:
         if config.recenter:

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from ..arteries.mesh import Mesh
-from ..arteries.preprocess import prepare
-from ..arteries.raw import RawMesh
+from ..arteries.data.mesh import Mesh
+from ..arteries.data.raw import RawMesh
+from ..arteries.data.wall import prepare
 from ..arteries.synthetic.grid import surface, sweep
 from ..arteries.synthetic.tube import draw
 from .timing import Found, Report

@@ -27,8 +27,8 @@ from ...train.shape_graphs import LANES
 from ...train.stepper import Stepper, make_optimizer
 from .. import runs
 from ..arteries import EXPERIMENT
-from ..arteries.mesh import Mesh
-from ..arteries.packed import ROUND, pack
+from ..arteries.batches import ROUND, pack
+from ..arteries.data.mesh import Mesh
 from ..arteries.task import ArteryTask, Options
 from . import timing, workload
 from .artery_step import FEWER_MESHES, FEWER_VERTICES, MESHES, VERTICES, fixed_size, told, works

@@ -1,14 +1,15 @@
-"""The five sets of the n-body experiment, one file NAME.safetensors each: mass (N, n); position, velocity, target (N, n, 3).
+"""The five sets of the n-body experiment, one file NAME.safetensors each.
 
-Every thousand systems come from their own random stream, given by (seed, set, chunk): a set is the same whatever the number of
-workers, and a longer one begins with the shorter. A file's metadata hold its set, seed and settings, and a SHA-256 over these and
-the tensors. Nothing that is read can run code.
+    mass (N, n)    position, velocity, target (N, n, 3)
+
+Each thousand systems come from their own random stream, given by (seed, set, chunk). A set does not
+depend on the number of workers, and a longer set begins with the shorter one. The metadata of a
+file hold its set, seed and settings, and a SHA-256 over these and the tensors. Nothing that is read can
+run code.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -23,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...io import _write
+from ... import files
+from ...files import StoredArray
 from .simulate import Array, Gravity, Systems, simulate
 
 SETS: dict[str, dict[str, Any]] = {
@@ -36,6 +38,8 @@ SETS: dict[str, dict[str, Any]] = {
 """What each set changes in the settings. The order is part of the random streams."""
 
 FORMAT = 1
+KEY = "nbody"  # of our entry in the metadata
+HEADER = dict(set=str, seed=int, settings=dict)
 CHUNK = 1000  # systems per random stream
 COMMAND = "flashgatr data nbody"
 
@@ -71,9 +75,10 @@ def generate(
 ) -> dict[str, Description]:
     """Make the sets that `folder` lacks, all five or those named, and describe them.
 
-    A set that is there, intact and made with the same settings and seed, is kept if it is long enough (load its beginning
-    with `limit`) and made anew if it is not; any other file of its name is an error. `workers` are processes (default: as
-    many as pay off). `progress` is called with (set, systems done, systems wanted).
+    A set that is there, intact and made with the same settings and seed, is kept if it is long
+    enough (load its beginning with `limit`) and made anew if it is not; any other file of its name
+    is an error. `workers` are processes (default: as many as pay off). `progress` is called with
+    (set, systems done, systems wanted).
     """
     names = list(SETS) if sets is None else list(dict.fromkeys(sets))
     for name in names:
@@ -109,7 +114,9 @@ def generate(
 
 
 def load(folder: Folder, name: str, limit: int | None = None) -> dict[str, Tensor]:
-    """The tensors of a set (its first `limit` systems), in float64, after checking all of the file."""
+    """The tensors of a set (its first `limit` systems), in float64, after checking all of the
+    file.
+    """
     _require_name(name)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -170,7 +177,9 @@ def _mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
 
 
 def _workers(asked: int | None, steps: int) -> int:
-    """As asked, or one more for each 20,000 steps of chunks (2.5 s on a Xeon core; a process starts in 2 s)."""
+    """As asked, or one more for each 20,000 steps of chunks (2.5 s on a Xeon core; a process
+    starts in 2 s).
+    """
     if asked is None:
         return max(1, min(os.cpu_count() or 1, steps // 20_000))
     if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
@@ -184,14 +193,9 @@ def _chunk(job: Job) -> Systems:
 
 
 def _save(folder: Folder, name: str, settings: Gravity, seed: int, systems: Systems) -> Description:
-    from safetensors.numpy import save
-
     header = {"format": FORMAT, "set": name, "seed": seed, "settings": asdict(settings)}
-    content = {key: (list(x.shape), x.tobytes()) for key, x in systems._asdict().items()}
-    sha256 = _digest(header, content)
-    # One entry, because the library writes several in no fixed order.
-    metadata = {"nbody": json.dumps({**header, "sha256": sha256}, sort_keys=True)}
-    _write(_file(folder, name), save(systems._asdict(), metadata))
+    content, sha256 = files.pack_arrays(KEY, header, systems._asdict())
+    files.write(_file(folder, name), content)
     return Description(settings, seed, len(systems.mass), sha256)
 
 
@@ -199,7 +203,7 @@ def _read(folder: Folder, name: str) -> tuple[Description, Systems]:
     """A file's content, or a DataError that names the file and says what to do."""
     file = _file(folder, name)
     try:
-        return _parse(file.read_bytes(), name)
+        return _parse(files.read(file), name)
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}") from error
     except (TypeError, ValueError, RecursionError) as error:
@@ -210,63 +214,31 @@ def _read(folder: Folder, name: str) -> tuple[Description, Systems]:
 
 
 def _parse(content: bytes, name: str) -> tuple[Description, Systems]:
-    from safetensors import SafetensorError, deserialize
-
-    try:
-        tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
-    except SafetensorError as error:
-        raise DataError(str(error)) from error
-    header = _header(content)
-    sha256 = header.pop("sha256")
+    header, tensors = files.unpack_arrays(content, KEY, FORMAT, HEADER)
     if tensors.keys() != set(Systems._fields):
         raise DataError(f"its tensors are {sorted(tensors)}, expected {sorted(Systems._fields)}")
-    parts = {key: (tensors[key]["shape"], tensors[key]["data"]) for key in Systems._fields}
-    found = _digest(header, parts)
-    if found != sha256:
-        raise DataError(f"its SHA-256 is {found[:12]}…, expected {str(sha256)[:12]}…")
+    tensors = {key: tensors[key] for key in Systems._fields}
+    files.require_digest(header, tensors)
     if header["set"] != name:
         raise DataError(f"it holds the set {header['set']!r}, not {name!r}")
     settings = Gravity(**header["settings"])
-    count = (*parts["mass"][0], 0)[0]
+    count = (*tensors["mass"].shape, 0)[0]
     systems = Systems(
         _array("mass", tensors["mass"], (count, settings.bodies)),
         *(_array(key, tensors[key], (count, settings.bodies, 3)) for key in Systems._fields[1:]),
     )
-    return Description(settings, header["seed"], count, sha256), systems
+    return Description(settings, header["seed"], count, header["sha256"]), systems
 
 
-def _header(content: bytes) -> dict[str, Any]:
-    """What the metadata of a file, known to be safetensors, say about it."""
-    size = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + size].decode()).get("__metadata__") or {}
-    header = json.loads(metadata.get("nbody", "null"))
-    if not isinstance(header, dict) or "format" not in header:
-        raise DataError("it does not say how it was made")
-    if header["format"] != FORMAT:
-        raise DataError(f"its format is {header['format']!r}, this version reads {FORMAT}")
-    for key, kind in dict(set=str, seed=int, settings=dict, sha256=str).items():
-        if not isinstance(header.get(key), kind):
-            raise DataError(f"it does not say its {key}")
-    return header
-
-
-def _array(name: str, tensor: dict[str, Any], shape: tuple[int, ...]) -> Array:
-    if tensor["dtype"] != "F64":
-        raise DataError(f"{name} has dtype {tensor['dtype']}, expected F64")
-    if tuple(tensor["shape"]) != shape or not shape[0]:
-        raise DataError(f"{name} has shape {tuple(tensor['shape'])}, expected {shape}")
-    x = np.frombuffer(tensor["data"], dtype="<f8").reshape(shape)
+def _array(name: str, tensor: StoredArray, shape: tuple[int, ...]) -> Array:
+    if tensor.dtype != "F64":
+        raise DataError(f"{name} has dtype {tensor.dtype}, expected F64")
+    if tuple(tensor.shape) != shape or not shape[0]:
+        raise DataError(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
+    x = np.frombuffer(tensor.data, dtype="<f8").reshape(shape)
     if not np.isfinite(x).all():
         raise DataError(f"{name} has entries that are not finite")
     return x
-
-
-def _digest(header: dict[str, Any], tensors: dict[str, tuple[list[int], bytes]]) -> str:
-    found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name, (shape, content) in tensors.items():
-        found.update(f"{name}{shape}".encode())
-        found.update(content)
-    return found.hexdigest()
 
 
 def _file(folder: Folder, name: str) -> Path:

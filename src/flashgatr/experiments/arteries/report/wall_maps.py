@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...report import plots
-from ..mesh import Array, Mesh
+from ..data.mesh import Array, Mesh
 
 MAPS = ("viridis", "magma")  # of stress, of errors
 OUTSIDE = "#d8d8d8"  # where nodes are not counted

@@ -11,8 +11,10 @@ import torch
 from .... import LoadError
 from ...report.protocol import Run
 from ...runs import load_model
-from .. import data, orientation
-from ..task import Options, orientations, predict
+from ..data import sets
+from ..data.orientation import orientations, turned
+from ..inference import predict_meshes
+from ..task import Options
 from .facts import error_per_mesh, is_synthetic, mean_error, tested_orientation
 from .wall_maps import Wall
 
@@ -56,11 +58,13 @@ def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(run.config).float().eval().to(device)
     options = Options.read(run.config.data.options)
-    every = data.load(run.config.data.folder, "test", division=options.division)
+    every = sets.load(run.config.data.folder, "test", division=options.division)
     meshes = [mesh for mesh in every if mesh.name in titles]
     turns = orientations(meshes, tested_orientation(run))
-    turned = [orientation.turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
+    turned = [turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
     return {
         mesh.name: Wall(titles[mesh.name], mesh, {run.label: found.numpy() @ turn})
-        for mesh, turn, found in zip(meshes, turns, predict(model, turned, device), strict=True)
+        for mesh, turn, found in zip(
+            meshes, turns, predict_meshes(model, turned, device), strict=True
+        )
     }

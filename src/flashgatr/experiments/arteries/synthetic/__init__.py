@@ -1,4 +1,4 @@
-"""Own stand-in for the published arteries: swept tubes, steady Navier-Stokes flow, the same file layout.
+"""Synthetic vessels in the published layout: swept tubes with steady Navier-Stokes flow.
 
     tube.py       the vessel: centreline, radius, stenoses and their random distribution
     grid.py       hexahedra in the vessel, and the triangles of its surface

@@ -1,11 +1,13 @@
-"""Taylor-Hood hexahedra: quadratic velocity and geometry (27 nodes), linear pressure (8 vertices), and their integrals.
+"""Taylor-Hood hexahedra: quadratic velocity and geometry (27 nodes), linear pressure (8 vertices).
 
-With φ the velocity's shape functions, ψ the pressure's, the residual of steady flow (Laplacian form, traction-free outlet)
+With the shape functions φ of the velocity and ψ of the pressure, the residual of steady flow in
+Laplacian form, with a traction-free outlet, is
 
     F_ia = ∫ ρ φ_i (u·∇)u_a + μ ∇φ_i·∇u_a − p ∂_a φ_i,        G_k = −∫ ψ_k ∇·u
 
-and its derivative, with the term ρ φ_i φ_j ∂_b u_a (Newton) or without it (Picard).
-Legend: e elements, q points of integration, i and j nodes, k vertices, a and b components. 3 × 3 × 3 Gauss points.
+Its derivative has the term ρ φ_i φ_j ∂_b u_a in Newton's method; Picard's omits it. Integrals use
+3 × 3 × 3 Gauss points.
+Legend: e elements, q points of integration, i and j nodes, k vertices, a and b components.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..mesh import Array
+from ..data.mesh import Array
 
 NODES, VERTICES = 27, 8
 UNKNOWNS = 3 * NODES + VERTICES
@@ -23,13 +25,15 @@ _WEIGHTS = np.array([5.0, 8.0, 5.0]) / 9
 
 
 def _quadratic(x: Array) -> Array:
-    """The three functions on [-1, 1] and their derivatives: (2, points, 3)."""
+    """The three quadratic shape functions on [-1, 1] and their derivatives: (2, points, 3)."""
     value = np.stack([x * (x - 1) / 2, 1 - x * x, x * (x + 1) / 2], axis=-1)
     return np.stack([value, np.stack([x - 0.5, -2 * x, x + 0.5], axis=-1)])
 
 
 def _product(*factors: Array) -> Array:
-    """Tensor product of (points, functions) factors for the same points: (points, all functions), the last varying fastest."""
+    """Tensor product of factors (points, functions): (points, all functions), the last one
+    fastest.
+    """
     out = factors[0]
     for factor in factors[1:]:
         out = (out[:, :, None] * factor[:, None, :]).reshape(len(out), -1)
@@ -37,9 +41,11 @@ def _product(*factors: Array) -> Array:
 
 
 def shape(points: Array) -> tuple[Array, Array]:
-    """Quadratic shape functions (q, 27) and their derivatives (q, 27, 3) at points (q, 3) of the cube [-1, 1]³.
+    """Quadratic shape functions (q, 27) and their derivatives (q, 27, 3) at points (q, 3) of [-1,
+    1]³.
 
-    Coordinates 0 and 1 lie in the cross-section, 2 along the tube; nodes are counted plane by plane.
+    Coordinates 0 and 1 lie in the cross-section, 2 along the tube; nodes are counted plane by
+    plane.
     """
     x, y, z = (_quadratic(points[:, i]) for i in range(3))
     slopes = [_product(z[int(k == 2)], x[int(k == 0)], y[int(k == 1)]) for k in range(3)]
@@ -47,7 +53,7 @@ def shape(points: Array) -> tuple[Array, Array]:
 
 
 def _cube(line: Array) -> Array:
-    """Points (27, 3) with each coordinate from the three given, in the order of the nodes."""
+    """The points (27, 3) of a 3 × 3 × 3 grid with these coordinates, in the order of the nodes."""
     z, x, y = np.meshgrid(line, line, line, indexing="ij")
     return np.stack([x, y, z], axis=-1).reshape(-1, 3)
 
@@ -61,14 +67,16 @@ _PRESSURE = _product(*(np.stack([1 - x, 1 + x], axis=-1) / 2 for x in _GAUSS[:, 
 
 
 def face_shape() -> tuple[Array, Array, Array]:
-    """Of a cross-section's element: shape functions (q, 9), derivatives (q, 9, 2) and weights (q,) at 3 × 3 points."""
+    """Shape functions (q, 9), derivatives (q, 9, 2) and weights (q,) on a face, at 3 × 3 points."""
     x, y = (_quadratic(a.ravel()) for a in np.meshgrid(_POINTS, _POINTS, indexing="ij"))
     slope = np.stack([_product(x[1], y[0]), _product(x[0], y[1])], axis=-1)
     return _product(x[0], y[0]), slope, np.outer(_WEIGHTS, _WEIGHTS).ravel()
 
 
 def gradients(nodes: Array, slope: Array) -> tuple[Array, Array]:
-    """Derivatives of the shape functions in space (e, q, 27, 3) and Jacobians (e, q), of elements (e, 27, 3)."""
+    """Spatial derivatives of the shape functions (e, q, 27, 3) and Jacobians (e, q) of elements
+    (e, 27, 3).
+    """
     jacobian = np.einsum("eia,qib->eqab", nodes, slope)
     inverse = np.linalg.inv(jacobian)
     return np.einsum("qib,eqba->eqia", slope, inverse), np.linalg.det(jacobian)
@@ -76,7 +84,7 @@ def gradients(nodes: Array, slope: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Layer:
-    """The elements of one layer: what of their integrals depends on the geometry only."""
+    """The elements of one layer: the parts of their integrals that depend on the geometry only."""
 
     gradient: Array  # (e, q, 27, 3)
     weight: Array  # (e, q)
@@ -98,7 +106,9 @@ class Layer:
         return cls(gradient, weight, stiffness, divergence)
 
     def residual(self, u: Array, p: Array, mu: float, rho: float) -> Array:
-        """(e, 89) for velocities (e, 27, 3) and pressures (e, 8); the velocity's part first, component fastest."""
+        """(e, 89) for velocities (e, 27, 3) and pressures (e, 8): momentum first, component
+        fastest.
+        """
         slope = np.einsum("eqib,eia->eqab", self.gradient, u, optimize=True)
         inertia = np.einsum("eqab,eqb,eq->eqa", slope, _SHAPE @ u, rho * self.weight, optimize=True)
         momentum = np.einsum("qi,eqa->eia", _SHAPE, inertia, optimize=True)
@@ -107,7 +117,9 @@ class Layer:
         return np.concatenate([momentum.reshape(len(u), -1), mass], axis=1)
 
     def matrix(self, u: Array, mu: float, rho: float, newton: bool) -> Array:
-        """(e, 89, 89): the derivative of `residual`, or without the derivative of the convecting velocity."""
+        """The derivative of `residual`, (e, 89, 89); without `newton`, the convecting velocity
+        is fixed.
+        """
         elements = len(u)
         out = np.zeros((elements, UNKNOWNS, UNKNOWNS))
         velocity = out[:, : 3 * NODES, : 3 * NODES].reshape(elements, NODES, 3, NODES, 3)

@@ -1,11 +1,12 @@
-"""The discrete flow equations of a grid and their direct solution, layer by layer from inlet to outlet.
+"""The discrete flow equations of a grid and their direct solution, layer by layer.
 
-The unknowns of a layer of elements are those of its first plane (velocity and pressure), of its mid plane (velocity) and of its
-last plane, which is the first of the next layer. First and mid plane are eliminated together by a dense LU with pivoting among all
-of them, which leaves a dense system on the next plane:
+The unknowns of a layer of elements are those of its first plane (velocity and pressure), of its mid
+plane (velocity) and of its last plane, which is the first plane of the next layer. A dense LU
+factorisation with pivoting eliminates the first and the mid plane together. A dense system on the
+next plane remains:
 
     [A B] [x]   [f]      x = A⁻¹f − A⁻¹B y
-    [C D] [y] = [g]      (D − C A⁻¹B) y = g − C A⁻¹f,   carried to the next layer
+    [C D] [y] = [g]      (D − C A⁻¹B) y = g − C A⁻¹f,   passed to the next layer
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import lu_factor, lu_solve
 
-from ..mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 from .elements import NODES, Layer
 from .grid import Grid
 
 PRECISION = np.float32
-"""Of the elimination. Residuals are float64, so the flow comes out to some 1e-8 all the same.
+"""The dtype of the elimination. Residuals are float64, so the flow is still accurate to about 1e-8.
 
-Measured on one Xeon core, one step with assembly on a (3, 2, 80) mesh: 4.5 s in float64, 2.8 s in float32, where the whole process
-took 0.5 GB; the greatest wall stress differed by 2e-7. On a (3, 2, 40) mesh, 30,680 unknowns: 1.2 s in float32, against 5.8 s
-(natural order) and 7.1 s (COLAMD) for the factors alone of scipy.sparse.linalg.splu in float64, in 1.5 GB.
+Measured on one Xeon core, one step with assembly on a (3, 2, 80) mesh: 4.5 s in float64 and 2.8 s
+in float32, in a process of 0.5 GB; the largest wall stress differed by 2e-7. On a (3, 2, 40) mesh
+with 30,680 unknowns: 1.2 s in float32. There scipy.sparse.linalg.splu in float64 takes 5.8 s
+(natural order) or 7.1 s (COLAMD) for the factorisation alone, and 1.5 GB.
 """
 
 
@@ -31,7 +33,9 @@ class FlowError(ArteryError):
 
 
 class Equations:
-    """Velocities are (P, n, 3), pressures (layers + 1, m). Those at the wall and at the inlet are given and do not change."""
+    """Velocities are (P, n, 3), pressures (layers + 1, m). Velocities at wall and inlet are
+    given.
+    """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -43,7 +47,7 @@ class Equations:
             raise FlowError(f"the grid folds: {error}; the vessel is too sharply bent") from error
         self.plane = 3 * self.free + vertices
         self.eliminated = self.plane + 3 * self.free
-        self.size = self.eliminated + self.plane  # also the place of all that is given
+        self.size = self.eliminated + self.plane  # this index stands for all given values
         of_node = np.full((3, len(cross.node), 3), self.size)
         for i, start in enumerate((0, self.plane, self.eliminated)):
             of_node[i, : self.free] = start + np.arange(3 * self.free).reshape(-1, 3)
@@ -60,7 +64,9 @@ class Equations:
         return velocity, np.concatenate([p[k][corner], p[k + 1][corner]], axis=1)
 
     def residual(self, u: Array, p: Array, mu: float, rho: float) -> tuple[Array, float]:
-        """What each layer adds to the residual (layers, size), and the size of the whole relative to the forces on wall and inlet."""
+        """The residual of each layer (layers, size), and its norm relative to the wall and inlet
+        forces.
+        """
         parts, given = np.empty((len(self.layers), self.size + 1)), 0.0
         for k, layer in enumerate(self.layers):
             found = layer.residual(*self._local(u, p, k), mu, rho)
@@ -76,13 +82,13 @@ class Equations:
         return parts, float(np.sqrt((np.square(total).sum() + last @ last) / given))
 
     def step(self, u: Array, p: Array, mu: float, rho: float, newton: bool) -> tuple[Array, Array]:
-        """The changes of velocity and pressure that solve the linearised equations."""
+        """The changes of velocity and pressure by one step of Newton's or Picard's method."""
         parts, _ = self.residual(u, p, mu, rho)
         plane, eliminated = self.plane, self.eliminated
         carried, behind = np.zeros((plane, plane + 1), PRECISION), []
         for k, layer in enumerate(self.layers):
             front = self._front(layer.matrix(self._local(u, p, k)[0], mu, rho, newton), parts[k])
-            if k == 0:  # the inlet's velocity is given
+            if k == 0:  # the velocity at the inlet is given
                 front[: 3 * self.free] = 0
                 front[:, : 3 * self.free] = 0
                 np.fill_diagonal(front[: 3 * self.free], 1)
@@ -102,7 +108,7 @@ class Equations:
         return velocity, every[:, 3 * self.free :].astype(np.float64)
 
     def _front(self, entries: Array, residual: Array) -> Array:
-        """The dense system of a layer (size, size + 1), the right side last."""
+        """The dense system of a layer (size, size + 1); the last column is the right-hand side."""
         full = np.bincount(self._pairs, entries.ravel(), (self.size + 1) ** 2)
         front = np.empty((self.size, self.size + 1), PRECISION)
         front[:, :-1] = full.reshape(self.size + 1, self.size + 1)[:-1, :-1]

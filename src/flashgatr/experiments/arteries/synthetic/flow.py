@@ -1,10 +1,12 @@
-"""Steady flow of an incompressible Newtonian fluid through a tube, and the shear stress on its wall.
+"""Steady flow of an incompressible Newtonian fluid through a tube, and the wall shear stress.
 
-    ρ(u·∇)u = −∇p + μΔu,   ∇·u = 0,   u = 0 on the wall, given at the inlet;   μ ∂u/∂n = p n at the outlet
+    ρ(u·∇)u = −∇p + μΔu,   ∇·u = 0
+    u = 0 on the wall, given at the inlet;   μ ∂u/∂n = p n at the outlet
 
-The stress that the fluid exerts on the wall, τ = −(σn − (n·σn)n) with n outward, points along the flow as in the published data.
-Picard then Newton steps, at 3, 1.8 and 1.3 times the viscosity before the true one; Newton's method from rest diverges. This is done
-on a coarse grid, whose flow is where the fine one starts.
+The stress that the fluid exerts on the wall is τ = −(σn − (n·σn)n) with n outward. It points along
+the flow, as in the published data. Newton's method diverges when it starts from rest. The solver
+therefore takes Picard steps before Newton steps, and solves for 3, 1.8 and 1.3 times the viscosity
+first. It does this on a coarse grid; the result is the start on the fine grid.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..mesh import Array
+from ..data.mesh import Array
 from .elements import NODE_POINTS, face_shape, gradients, shape
 from .equations import Equations, FlowError
-from .grid import Grid, MeshSize, between, sweep
+from .grid import Grid, MeshSize, interpolate, sweep
 from .tube import Tube
 
-CONTINUATION = (3.0, 1.8, 1.3, 1.0)  # times the viscosity
-PICARD = 3  # steps at most before Newton's at each of these
+CONTINUATION = (3.0, 1.8, 1.3, 1.0)  # factors of the viscosity, in this order
+PICARD = 3  # largest number of Picard steps for each factor
 MAX_STEPS = 20
-TOLERANCE = 1e-5  # size of the last step, relative; being Newton's, it leaves less than 1e-6
+TOLERANCE = 1e-5  # relative size of the last Newton step; the remaining error is below 1e-6
 MAX_RESIDUAL = 1e-6
-MIN_COARSE = 30  # layers of the coarse grid; with fewer it often does not converge
+MIN_COARSE = 30  # fewest layers of a coarse grid; with fewer the flow often does not converge
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,9 @@ class Fluid:
 
 @dataclass
 class Flow:
-    """Velocities (P, n, 3) and pressures over the outlet's (layers + 1, m), and how well they solve the equations."""
+    """Velocities (P, n, 3), pressures relative to the outlet (layers + 1, m), and their
+    residual.
+    """
 
     grid: Grid
     fluid: Fluid
@@ -55,17 +59,19 @@ def solve(
     *,
     parabolic: bool = False,
 ) -> Flow:
-    """The flow in a tube whose inlet has a plug profile (or a parabola) that carries `fluid.speed` × the inlet's area."""
+    """The flow in a tube with a plug profile (or a parabola) of mean speed `fluid.speed` at the
+    inlet.
+    """
     equations = Equations(sweep(tube, mesh))
     core, ring, axial = mesh
     coarse = (min(core, 2), min(ring, 2), axial // 2)
     if coarse[2] >= MIN_COARSE:
-        with suppress(FlowError):  # the fine grid may do without
+        with suppress(FlowError):  # the fine grid may converge without it
             start = initial(tube, sweep(tube, coarse), fluid, parabolic)
             _continue(Equations(start.grid), start, 1e-2)
             flow = initial(tube, equations.grid, fluid, parabolic)
             inside = (slice(1, None), slice(equations.free))
-            flow.velocity[inside] = between(start.grid, flow.grid, start.velocity)[inside]
+            flow.velocity[inside] = interpolate(start.grid, flow.grid, start.velocity)[inside]
             _iterate(equations, flow, 1.0, TOLERANCE, picard=0)
             return _finished(equations, flow)
     flow = initial(tube, equations.grid, fluid, parabolic)
@@ -74,7 +80,7 @@ def solve(
 
 
 def initial(tube: Tube, grid: Grid, fluid: Fluid, parabolic: bool = False) -> Flow:
-    """Fluid at rest behind the inlet."""
+    """The fluid at rest, except at the inlet."""
     cross = grid.section
     velocity = np.zeros_like(grid.node)
     radius = np.linalg.norm(cross.node[: cross.free], axis=1)
@@ -85,7 +91,7 @@ def initial(tube: Tube, grid: Grid, fluid: Fluid, parabolic: bool = False) -> Fl
 
 
 def _continue(equations: Equations, flow: Flow, tolerance: float) -> None:
-    """Reach the flow by way of those of thicker fluids."""
+    """Solve for larger viscosities first."""
     for factor in CONTINUATION:
         _iterate(equations, flow, factor, tolerance if factor == 1 else 1e-2, PICARD)
 
@@ -93,12 +99,12 @@ def _continue(equations: Equations, flow: Flow, tolerance: float) -> None:
 def _iterate(
     equations: Equations, flow: Flow, factor: float, tolerance: float, picard: int
 ) -> None:
-    """Improve the flow, at `factor` times its viscosity, until a step changes it by less than `tolerance`."""
+    """Iterate with `factor` times the viscosity until a step changes less than `tolerance`."""
     mu, rho = factor * flow.fluid.viscosity, flow.fluid.density
     size, steps = np.inf, 0
     for steps in range(1, MAX_STEPS + 1):
         try:
-            with np.errstate(all="ignore"):  # a flow that runs away is told below
+            with np.errstate(all="ignore"):  # divergence is an error below
                 newton = steps > picard or size < 1e-2
                 change = equations.step(flow.velocity, flow.pressure, mu, rho, newton)
         except np.linalg.LinAlgError:
@@ -112,7 +118,8 @@ def _iterate(
         if not np.isfinite(size) or (steps > picard + 4 and size > 0.5):
             break
     raise FlowError(
-        f"the flow did not converge at {factor} times the viscosity: step {steps} changed the velocity by {size:.1e} of its size, "
+        f"the flow did not converge at {factor} times the viscosity: step {steps} changed the "
+        f"velocity by {size:.1e} of its size, "
         f"expected less than {tolerance:.0e}; use a finer mesh or milder stenoses"
     )
 
@@ -123,13 +130,14 @@ def _finished(equations: Equations, flow: Flow) -> Flow:
     flow.residual = parts[1]
     if not flow.residual < MAX_RESIDUAL:
         raise FlowError(
-            f"the flow's residual is {flow.residual:.1e}, expected less than {MAX_RESIDUAL:.0e}; use a finer mesh"
+            f"the flow's residual is {flow.residual:.1e}, expected less than {MAX_RESIDUAL:.0e}; "
+            "use a finer mesh"
         )
     return flow
 
 
 def flux(grid: Grid, velocity: Array, plane: int) -> float:
-    """∫ u·n over a plane of nodes, n along the tube, cm³/s."""
+    """∫ u·n over a plane of nodes in cm³/s; n points along the tube."""
     nodes = grid.node[plane][grid.section.quad].reshape(-1, 9, 3)
     u = velocity[plane][grid.section.quad].reshape(-1, 9, 3)
     value, slope, weight = face_shape()
@@ -139,7 +147,7 @@ def flux(grid: Grid, velocity: Array, plane: int) -> float:
 
 
 def nodal_pressure(flow: Flow) -> Array:
-    """The pressure at all nodes (P, n), the outlet's included."""
+    """The absolute pressure at all nodes (P, n)."""
     cross = flow.grid.section
     linear = np.array([1.0, 0.5, 0.0])
     weight = np.stack([linear, linear[::-1]], axis=1)  # (3 nodes, 2 vertices)
@@ -153,7 +161,7 @@ def nodal_pressure(flow: Flow) -> Array:
 
 
 def wall_stress(flow: Flow) -> Array:
-    """The shear stress on the wall's nodes (P, w, 3), from the velocity's derivatives there, averaged over the elements."""
+    """The shear stress at the nodes of the wall (P, w, 3), averaged over the elements of a node."""
     grid = flow.grid
     cross = grid.section
     n = len(cross.node)

@@ -1,8 +1,9 @@
-"""Many synthetic samples: a folder of files sample_0000.hdf5 and so on, in the layout of the published data.
+"""Generates synthetic samples in parallel, as files in the published layout (sample_0000.hdf5 …).
 
-Sample number i of a seed is a function of (seed, i) and the settings alone, whatever the number of workers: each sample is computed
-in a process with one BLAS thread. Files are written aside and renamed, so that a killed run goes on where it was. Attributes of a
-file: `synthetic` = true, the settings, the vessel, the fluid, and how well the flow solves its equations.
+Sample i depends only on the seed, on i and on the settings, not on the number of workers: each
+sample is computed in a process with one BLAS thread. Files are written atomically, so a killed run
+continues where it was. The attributes of a file are `synthetic` = true, the settings, the vessel,
+the fluid, and the residual of the flow.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..mesh import ArteryError
-from ..raw import RawMesh, read_raw, write_raw
+from ..data.mesh import ArteryError
+from ..data.raw import RawMesh, read_raw, write_raw
 from .flow import Flow, flux, nodal_pressure, solve, wall_stress
 from .grid import MeshSize, surface
 from .tube import Tube, draw
 
-FORMAT = 1  # counts up when the same settings give other samples
+FORMAT = 1  # increases when the same settings give different samples
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 Folder: TypeAlias = str | os.PathLike[str]
@@ -34,7 +35,7 @@ Folder: TypeAlias = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a sample besides its number."""
+    """The settings that, with its number, determine a sample."""
 
     seed: int = 0
     mesh: MeshSize = (3, 2, 80)
@@ -45,7 +46,7 @@ class Settings:
 
 @dataclass
 class Result:
-    """Names of the samples made and kept, and what was wrong with those that failed."""
+    """The names of the samples made and kept, and the errors of those that failed."""
 
     made: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
@@ -65,10 +66,11 @@ def generate(
 ) -> Result:
     """Make the samples 0 … count − 1 that the folder lacks.
 
-    A file that is there is kept if it was made with the same settings and an error if not. A sample whose flow cannot be computed
-    is named and left out; the others are made. `mesh` is (core, ring, axial) of grid.py; `workers` are processes (default: one per
-    core, each takes 0.6 GB at the default mesh); `planar` keeps centrelines in the plane z = 0, as the published ones are;
-    `max_reduction` bounds the part of the radius that stenoses take.
+    An existing file is kept if it was made with the same settings; otherwise it is an error. A
+    sample whose flow cannot be computed is reported and left out. `mesh` is (core, ring, axial),
+    see grid.py. `workers` is the number of processes (default: one per core; each needs 0.6 GB at
+    the default mesh). `planar` keeps centrelines in the plane z = 0, like the published ones.
+    `max_reduction` is the largest share of the radius by which a stenosis narrows the vessel.
     """
     for what, number, least in (("count", count, 1), ("seed", seed, 0), ("workers", workers, 1)):
         if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
@@ -86,7 +88,7 @@ def generate(
         else:
             todo.append(number)
     if result.kept:
-        say(f"{len(result.kept)} of {count} samples are there already")
+        say(f"{len(result.kept)} of {count} samples exist already")
     if todo:
         _run(place, todo, settings, min(workers or os.cpu_count() or 1, len(todo)), result, say)
     return result
@@ -97,14 +99,14 @@ def sample_name(number: int) -> str:
 
 
 def make(number: int, settings: Settings) -> RawMesh:
-    """One sample."""
+    """Draw a vessel, compute its flow, and return it as a sample."""
     random = np.random.default_rng([settings.seed, number])
     tube = draw(random, planar=settings.planar, max_reduction=settings.max_reduction)
     return sample(number, tube, solve(tube, settings.mesh), asdict(settings))
 
 
 def sample(number: int, tube: Tube, flow: Flow, settings: dict[str, Any]) -> RawMesh:
-    """A flow as a sample: its surface, the stress on the wall (zero on the caps), the pressure, and the parameters of it all."""
+    """A flow as a sample: surface, wall stress (zero on the caps), pressure and all parameters."""
     grid = flow.grid
     cross = grid.section
     nodes, face, inlet = surface(grid)
@@ -164,8 +166,9 @@ def _run(
                 say(f"[{done}/{len(todo)}] {told}")
         except BrokenProcessPool as error:
             raise ArteryError(
-                f"a worker was killed, perhaps for lack of memory, after {len(result.made)} samples; run the same again with "
-                f"fewer than {workers} workers: finished samples are kept"
+                f"a worker was killed, perhaps for lack of memory, after {len(result.made)} "
+                f"samples; run the command again with fewer than {workers} workers: finished "
+                "samples are kept"
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -174,7 +177,7 @@ def _run(
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """End this worker when its parent dies; otherwise it would wait for work forever."""
     parent = parent_process()
     assert parent is not None
 
@@ -190,14 +193,17 @@ def _job(folder: str, number: int, settings: Settings) -> str:
     write_raw(Path(folder) / f"{mesh.name}.hdf5", mesh)
     found = mesh.parameters
     return (
-        f"{mesh.name}: {mesh.nodes:,} nodes, {len(found['stenoses'])} stenoses, Reynolds number {found['reynolds']:.0f}, "
+        f"{mesh.name}: {mesh.nodes:,} nodes, {len(found['stenoses'])} stenoses, "
+        f"Reynolds number {found['reynolds']:.0f}, "
         f"residual {found['residual']:.0e}, flux balance {found['flux_balance']:.0e}"
     )
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes started in here compute with one thread: it is faster, and the same everywhere."""
+    """Within: new processes use one thread, which is faster and gives the same result
+    everywhere.
+    """
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update(dict.fromkeys(THREADS, "1"))
     try:
@@ -211,7 +217,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _is_there(place: Path, number: int, settings: Settings) -> bool:
-    """Whether the sample's file is there; one that was made otherwise is an error."""
+    """Whether the file of a sample exists; it is an error if it was made with other settings."""
     file = place / f"{sample_name(number)}.hdf5"
     if not file.exists():
         return False
@@ -220,7 +226,8 @@ def _is_there(place: Path, number: int, settings: Settings) -> bool:
     differ = [f"{k} {found.get(k)!r}, not {v!r}" for k, v in asked.items() if found.get(k) != v]
     if differ:
         raise ArteryError(
-            f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or delete the file"
+            f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or "
+            "delete the file"
         )
     return True
 

@@ -1,9 +1,12 @@
-"""Hexahedra in a tube: the cross-section is an O-grid (a square core, a ring of layers around it), swept along the tube.
+"""Hexahedra in a tube: an O-grid (a square core with rings around it), swept along the tube.
 
-mesh = (core, ring, axial): core × core elements in the core, 4·core × ring around it, `axial` layers of these along the tube.
-Elements have 27 nodes (quadratic velocity, geometry) and 8 vertices (linear pressure). The nodes of a cross-section are numbered
-with those on the wall last; a plane of nodes follows the other, 2·axial + 1 in all.
-Legend: n nodes and m vertices of a cross-section, w = 8·core of the nodes on the wall, e elements of a layer, P planes.
+mesh = (core, ring, axial): a cross-section has core × core elements in the core and 4·core × ring
+around it; the tube has `axial` layers of them. Elements have 27 nodes (quadratic velocity and
+geometry) and 8 vertices (linear pressure). In a cross-section, the nodes on the wall come last;
+2·axial + 1 planes of nodes follow one another.
+
+Legend: n nodes and m vertices of a cross-section, w = 8·core nodes on the wall, e elements of a
+layer, P planes.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ..mesh import Array
+from ..data.mesh import Array
 from .tube import Tube
 
 MeshSize: TypeAlias = tuple[int, int, int]
@@ -27,14 +30,14 @@ class Section:
     """The O-grid of the unit disc."""
 
     node: Array  # (n, 2) positions
-    vertex: Array  # (m,) which nodes are vertices
+    vertex: Array  # (m,) the nodes that are vertices
     quad: Array  # (e, 3, 3) nodes of the elements
     quad_vertex: Array  # (e, 2, 2) numbers of their vertices
-    wall: int  # w; the nodes n-w … n-1 are the wall's, in order of the angle
+    wall: int  # w; nodes n-w … n-1 lie on the wall, sorted by angle
 
     @property
     def free(self) -> int:
-        """How many nodes are not on the wall; they come first."""
+        """The number of nodes that are not on the wall; they come first."""
         return len(self.node) - self.wall
 
 
@@ -44,7 +47,7 @@ def section(core: int, ring: int) -> Section:
     x, y = np.meshgrid(a, a, indexing="ij")
     inner = CORE * np.stack([x, y], axis=-1) * (1 - ROUNDING * x**2 * y**2)[..., None]
     number = np.arange(side * side).reshape(side, side)
-    # Once around the core, against the clock, from the corner at -45°.
+    # Once around the core, counter-clockwise, from the corner at -45°.
     around = np.concatenate([number[-1, :-1], number[:0:-1, -1], number[0, :0:-1], number[:-1, 0]])
     angle = -np.pi / 4 + 2 * np.pi * np.arange(len(around)) / len(around)
     rim = np.column_stack([np.cos(angle), np.sin(angle)])
@@ -84,12 +87,12 @@ class Grid:
 
     @cached_property
     def hexahedra(self) -> Array:
-        """(e, 27) nodes of a layer's elements, counted from the layer's first plane: plane by plane, then as `Section.quad`."""
+        """(e, 27) nodes of the elements of a layer, relative to its first plane, plane by plane."""
         n = len(self.section.node)
         return np.concatenate([self.section.quad.reshape(-1, 9) + n * i for i in range(3)], axis=1)
 
     def element_nodes(self, layer: int) -> Array:
-        """(e, 27, 3) positions."""
+        """The positions (e, 27, 3) of the nodes of a layer's elements."""
         planes = self.node[2 * layer : 2 * layer + 3]
         return np.asarray(planes.reshape(-1, 3)[self.hexahedra])
 
@@ -104,7 +107,9 @@ def sweep(tube: Tube, mesh: MeshSize) -> Grid:
 
 
 def surface(grid: Grid) -> tuple[Array, Array, Array]:
-    """The closed surface: which nodes (N,), triangles (M, 3) between these that turn outward, and the inlet's, rim included."""
+    """The closed surface: its nodes (N,), outward triangles (M, 3), and the inlet nodes with the
+    rim.
+    """
     cross = grid.section
     n, planes = len(cross.node), len(grid.s)
     ring = np.append(np.arange(cross.free, n), cross.free)
@@ -116,10 +121,10 @@ def surface(grid: Grid) -> tuple[Array, Array, Array]:
 
 
 def _triangles(patch: Array) -> Array:
-    """Patches (k, a, b) of nodes as triangles that turn from the first axis to the second.
+    """Split patches (k, a, b) of nodes into triangles that turn from the first axis to the second.
 
-    All diagonals run the same way: where they alternate, nodes have four triangles or eight, and distances by the heat method
-    of two implementations differ more.
+    All diagonals run in the same direction. With alternating diagonals, nodes have four or eight
+    triangles, and the distances of the two heat methods differ more.
     """
     a, b, c, d = (
         x.ravel()
@@ -128,8 +133,10 @@ def _triangles(patch: Array) -> Array:
     return np.concatenate([np.stack((a, b, c), axis=1), np.stack((a, c, d), axis=1)])
 
 
-def between(coarse: Grid, fine: Grid, values: Array) -> Array:
-    """Values (P, n, …) at the nodes of one grid, at those of another of the same tube, by linear interpolation."""
+def interpolate(coarse: Grid, fine: Grid, values: Array) -> Array:
+    """Interpolate values (P, n, …) linearly from the nodes of one grid to another of the same
+    tube.
+    """
     from scipy.interpolate import LinearNDInterpolator, interp1d
 
     across = LinearNDInterpolator(coarse.section.node, values.swapaxes(0, 1), fill_value=0)

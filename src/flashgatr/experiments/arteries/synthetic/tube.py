@@ -1,8 +1,13 @@
-"""A vessel as a swept tube: position(s, x, y) = c(s) + (o(s) + r(s)·(x, y))·(N(s), B(s)), (x, y) in the unit disc, s arc length.
+"""A vessel as a swept tube.
 
-c is a cubic spline through five points over x ∈ [0, 4.2] cm, between straight extensions five diameters long. A stenosis takes
-`reduction` of the radius R off as a raised cosine, r = R(1 − d(s)) with d = reduction·(1 + cos(π(s − s₀)/h))/2, and moves the
-centre by R·d towards one side, so that the wall on that side stays where it was. s = 0 where the vessel proper begins.
+    position(s, x, y) = c(s) + (o(s) + r(s)·(x, y))·(N(s), B(s)),   (x, y) in the unit disc
+
+s is the arc length, with s = 0 where the vessel begins after its extension. The centreline c is a
+cubic spline through five points over x ∈ [0, 4.2] cm, between straight extensions of five
+diameters. A stenosis reduces the radius R by a raised cosine, r = R(1 − d(s)) with
+d = reduction·(1 + cos(π(s − s₀)/h))/2, and moves the centre by R·d to one side, so that the wall on
+that side does not move.
+
 Legend: P stations along the tube, n points of a cross-section.
 """
 
@@ -16,16 +21,18 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from ..mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
-MAX_BEND = 0.6  # radius × curvature; beyond it the sections of the tube come close to each other
-STENOSES = (0.10, 0.35, 0.55)  # probabilities of 0, 1 and 2
+MAX_BEND = 0.6  # radius × curvature; with more, neighbouring cross-sections nearly touch
+STENOSES = (0.10, 0.35, 0.55)  # probabilities of 0, 1 and 2 stenoses
 _TRIES = 10_000
 
 
 @dataclass(frozen=True)
 class Stenosis:
-    """A narrowing: at arc length `centre`, `half_length` to each side, its centre moved towards `angle` in the (N, B) plane."""
+    """A narrowing from centre - half_length to centre + half_length, moved towards `angle` in
+    (N, B).
+    """
 
     centre: float
     half_length: float
@@ -33,14 +40,16 @@ class Stenosis:
     angle: float
 
     def depth(self, s: Array) -> Array:
-        """The part of the radius that is missing at s."""
+        """The share of the radius that is missing at s."""
         away = np.clip((s - self.centre) / self.half_length, -1, 1)
         return np.asarray(self.reduction * (1 + np.cos(np.pi * away)) / 2)
 
 
 @dataclass(frozen=True)
 class Tube:
-    """A vessel's parameters, cm. `bend`: the sideways coordinates (y, z) of the spline's points, evenly spaced along x."""
+    """The parameters of a vessel, cm. `bend` has (y, z) of the spline's points, evenly spaced in
+    x.
+    """
 
     radius: float
     bend: tuple[tuple[float, float], ...] = ((0.0, 0.0),) * 5
@@ -55,7 +64,7 @@ class Tube:
 
     @cached_property
     def _arc(self) -> tuple[Array, Array]:
-        """Coordinates x and the arc lengths there."""
+        """Samples of x, and the arc lengths at them."""
         x = np.linspace(0, self.length, 2001)
         speed = np.sqrt(1 + np.square(self._spline(x, 1)).sum(axis=1))
         steps = (speed[1:] + speed[:-1]) / 2 * np.diff(x)
@@ -68,11 +77,11 @@ class Tube:
         return -extension, float(self._arc[1][-1]) + extension
 
     def arc_length(self, x: float) -> float:
-        """The arc length where the centreline passes x."""
+        """The arc length of the centreline at x."""
         return float(np.interp(x, *self._arc))
 
     def max_bend(self) -> float:
-        """The greatest radius × curvature; 1 is where the tube folds."""
+        """The largest radius × curvature; at 1 the tube folds."""
         x = self._arc[0]
         first = np.insert(self._spline(x, 1), 0, 1, axis=1)
         second = np.insert(self._spline(x, 2), 0, 0, axis=1)
@@ -91,11 +100,11 @@ class Tube:
         return point + (s - inside)[:, None] * tangent, tangent
 
     def depth(self, s: Array) -> Array:
-        """The part of the radius that stenoses take off at s (P,)."""
+        """The share of the radius that stenoses remove at s (P,)."""
         return np.asarray(sum((x.depth(s) for x in self.stenoses), np.zeros_like(s)))
 
     def position(self, s: Array, disc: Array) -> Array:
-        """Where the points (n, 2) of the unit disc lie at the stations s: (P, n, 3)."""
+        """The positions (P, n, 3) of the points (n, 2) of the unit disc at stations s (P,)."""
         centre, tangent = self.centreline(s)
         normal, binormal = _frame(centre, tangent)
         offset = np.zeros((len(s), 2))
@@ -108,7 +117,10 @@ class Tube:
         )
 
     def stations(self, layers: int) -> Array:
-        """Arc lengths (2·layers + 1,) of the nodes, inlet to outlet: denser in and behind stenoses, sparser in the extensions."""
+        """Arc lengths (2·layers + 1,) of the planes of nodes, from inlet to outlet.
+
+        They are denser in and behind stenoses, and sparser in the extensions.
+        """
         s = np.linspace(*self.span, 4001)
         diameter = 2 * self.radius
         outside = np.maximum(-s, s - self._arc[1][-1]) / diameter
@@ -123,7 +135,9 @@ class Tube:
 
 
 def draw(rng: np.random.Generator, *, planar: bool = True, max_reduction: float = 0.49) -> Tube:
-    """A random vessel; the distribution follows the published arteries. Too sharply bent ones are drawn again."""
+    """A random vessel, distributed like the published ones. Sharply bent vessels are drawn
+    again.
+    """
     if not 0.06 <= max_reduction < 1:
         raise ValueError(f"max_reduction must be at least 0.06 and below 1, got {max_reduction}")
     for _ in range(_TRIES):
@@ -138,7 +152,7 @@ def draw(rng: np.random.Generator, *, planar: bool = True, max_reduction: float 
 def _draw_stenoses(
     rng: np.random.Generator, tube: Tube, planar: bool, max_reduction: float
 ) -> tuple[Stenosis, ...]:
-    """Up to two that do not overlap."""
+    """None, one or two stenoses that do not overlap."""
     places = ((), ((0.7, 2.7),), ((0.7, 1.7), (1.6, 2.7)))[rng.choice(3, p=STENOSES)]
     while True:
         found = tuple(
@@ -156,7 +170,7 @@ def _draw_stenoses(
 
 
 def _walk(rng: np.random.Generator) -> list[float]:
-    """Sideways coordinates of five points: a bounded random walk from 0."""
+    """One coordinate of the five points: a bounded random walk from 0."""
     y = [0.0]
     for _ in range(4):
         y.append(float(rng.uniform(max(y[-1] - 0.4, -0.7), min(y[-1] + 0.4, 0.7))))
@@ -164,12 +178,15 @@ def _walk(rng: np.random.Generator) -> list[float]:
 
 
 def _ramp(x: Array) -> Array:
-    """Smoothly from 0 at x ≤ 0 to 1 at x ≥ 1."""
+    """A smooth ramp from 0 at x ≤ 0 to 1 at x ≥ 1."""
     return np.asarray((1 - np.cos(np.pi * np.clip(x, 0, 1))) / 2)
 
 
 def _frame(point: Array, tangent: Array) -> tuple[Array, Array]:
-    """Normals and binormals (P, 3) that do not turn about the tangent (double reflection); the first normal is nearest to y."""
+    """Normals and binormals (P, 3) that do not twist about the tangent (double reflection method).
+
+    The first normal is the one closest to the y axis.
+    """
     normal = np.empty_like(tangent)
     first = np.array([0.0, 1.0, 0.0]) - tangent[0, 1] * tangent[0]
     normal[0] = first / np.linalg.norm(first)
@@ -180,6 +197,7 @@ def _frame(point: Array, tangent: Array) -> tuple[Array, Array]:
         )
         change = tangent[i + 1] - turned
         square = change @ change
-        # On a straight piece the second mirror is undefined only if the first already did all.
+        # Where the centreline is straight, the first reflection suffices, and the second is
+        # undefined.
         normal[i + 1] = middle - 2 * (change @ middle) / square * change if square > 0 else middle
     return normal, np.cross(tangent, normal)

@@ -1,8 +1,9 @@
-"""`flashgatr predict arteries RUN MESH`: the stress on the wall of a vessel, as a .vtp file for ParaView and a picture.
+"""`flashgatr predict arteries RUN MESH`: predicts the stress on the wall of a vessel.
 
-The file has the nodes of the vessel's wall, in the units and at the place of the mesh, with: wss (vectors, dyn/cm²),
-wss_magnitude, geodesic (cm from the mesh's inlet), inside (1: at least a diameter from where the model's view ends), and for a mesh
-with labels wss_reference and wss_error.
+It writes a .vtp file for ParaView and a picture. The file has the nodes of the wall, in the units
+and at the position of the mesh, with these arrays: wss (vectors, dyn/cm²), wss_magnitude, geodesic
+(cm from the inlet of the mesh), inside (1: at least one diameter away from the ends of what the
+model sees), and, for a mesh with labels, wss_reference and wss_error.
 """
 
 from __future__ import annotations
@@ -15,24 +16,23 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...io import _write
-from ...train import distributed
-from ...train.settings import RunConfig, override
-from ...train.trainer import set_precision
-from .. import runs
+from .... import files
+from ....train import distributed
+from ....train.settings import RunConfig, override
+from ....train.trainer import set_precision
+from ... import runs
+from ..data.mesh import Array, ArteryError, Mesh, kept_faces
+from ..inference import predict_meshes
+from ..metrics import MeshErrors, mesh_errors
+from ..models import GATrArteries
+from ..unconstrained import AnyLinear
 from . import vtkxml
-from .mesh import Array, ArteryError, Mesh
-from .metrics import MeshErrors, mesh_errors
-from .models import GATrArteries
-from .task import predict as stress
-from .unconstrained import AnyLinear
-from .vessel import REFERENCE, Vessel
-from .vessel import read as read_vessel
+from .model_input import REFERENCE, Vessel, read_vessel
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The stress at nodes of a file's mesh."""
+    """The predicted stress at the nodes of a file's mesh."""
 
     mesh: Mesh  # in cm; with the labels, if there are any
     position: Array  # (N, 3) float64, as in the file
@@ -46,11 +46,13 @@ class Prediction:
 
     @property
     def geodesic(self) -> Array:
-        """Distances (N,) from the inlet of the file's mesh, cm; the model's may begin at an extension that was added."""
+        """Distances (N,) from the inlet of the file, cm. Those of the model include added
+        extensions.
+        """
         return np.asarray(self.mesh.geodesic - np.float32(self.vessel.start))
 
     def rows(self) -> list[tuple[str, str]]:
-        """What was found, in words."""
+        """The table that the command prints: names and values."""
         seen = self.magnitude[self.mesh.mask]
         found = [
             ("nodes", f"{self.mesh.nodes:,}, {int(self.mesh.mask.sum()):,} of them inside"),
@@ -66,7 +68,7 @@ class Prediction:
 
 
 def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.Module, RunConfig]:
-    """The trained model of a run of the artery experiment, on its device."""
+    """The trained model of an artery run, on its device, and its settings."""
     config = runs.load_config(run)
     if config.experiment != "arteries":
         raise ArteryError(f"{run} is a run of the {config.experiment} experiment, not of arteries")
@@ -74,25 +76,25 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
         config = override(config, [f"device={device}"])
     model: Any = runs.load_model(config)
     if both_signs:
-        if not moves_along(model):
+        if not is_equivariant(model):
             raise ArteryError(f"--both-signs is for GATr, not for {config.model.name}")
         model.both_signs = True
     return model.to(distributed.join(config.device).device).eval(), config
 
 
-def moves_along(model: nn.Module) -> bool:
-    """Whether predictions turn and move with the mesh; of models that are not ours nothing is known."""
+def is_equivariant(model: nn.Module) -> bool:
+    """Whether predictions rotate and move with the mesh; False for models that are not ours."""
     is_free = any(isinstance(layer, AnyLinear) for layer in model.modules())
     return isinstance(model, GATrArteries) and not is_free
 
 
-def predict(model: nn.Module, vessel: Vessel) -> Prediction:
-    """The stress on the nodes that came from the file."""
+def predict_vessel(model: nn.Module, vessel: Vessel) -> Prediction:
+    """The stress on the nodes that come from the file."""
     set_precision("float32")
     device = next(model.parameters()).device
-    found = next(iter(stress(model, [vessel.mesh], device))).numpy()
+    found = next(predict_meshes(model, [vessel.mesh], device)).numpy()
     if not np.isfinite(found).all():
-        raise ArteryError(f"the model predicts numbers on {vessel.mesh.name} that are not finite")
+        raise ArteryError(f"the model's predictions on {vessel.mesh.name} are not finite")
     own = vessel.origin >= 0
     mesh = part(vessel.mesh, own)
     errors = None
@@ -104,7 +106,6 @@ def predict(model: nn.Module, vessel: Vessel) -> Prediction:
 def part(mesh: Mesh, keep: Array) -> Mesh:
     """Some nodes of a mesh, and the faces between them."""
     assert mesh.face is not None
-    number = np.cumsum(keep) - 1
     return replace(
         mesh,
         position=mesh.position[keep],
@@ -112,13 +113,15 @@ def part(mesh: Mesh, keep: Array) -> Mesh:
         geodesic=mesh.geodesic[keep],
         mask=mesh.mask[keep],
         wss=None if mesh.wss is None else mesh.wss[keep],
-        face=number[mesh.face[keep[mesh.face].all(axis=1)]],
+        face=kept_faces(mesh.face, keep),
+        edges=None,
+        neighbours=None,
     )
 
 
 def save(prediction: Prediction, folder: Path, source: Path | None = None) -> list[Path]:
     """Write FOLDER/NAME.vtp and FOLDER/NAME.png and return where they are."""
-    from .drawn import picture
+    from .prediction_picture import picture  # matplotlib
 
     mesh = prediction.mesh
     fields = {
@@ -130,16 +133,16 @@ def save(prediction: Prediction, folder: Path, source: Path | None = None) -> li
     if mesh.wss is not None:
         fields[REFERENCE] = mesh.wss
         fields["wss_error"] = np.linalg.norm(prediction.wss - mesh.wss, axis=1)
-    files = targets(folder, mesh.name, source)
+    written = targets(folder, mesh.name, source)
     folder.mkdir(parents=True, exist_ok=True)
     assert mesh.face is not None
-    _write(files[0], vtkxml.write(prediction.position, mesh.face, fields))
-    _write(files[1], picture(prediction))
-    return files
+    files.write(written[0], vtkxml.write(prediction.position, mesh.face, fields))
+    files.write(written[1], picture(mesh, prediction.wss))
+    return written
 
 
 def targets(folder: Path, name: str, source: Path | None = None) -> list[Path]:
-    """FOLDER/NAME.vtp and FOLDER/NAME.png, if writing them destroys nothing but an earlier prediction."""
+    """FOLDER/NAME.vtp and FOLDER/NAME.png; an error if they exist and are not our predictions."""
     require_folder(folder)
     file, image = (folder / f"{name}{suffix}" for suffix in (".vtp", ".png"))
     other = "choose another folder with --out"
@@ -154,7 +157,7 @@ def targets(folder: Path, name: str, source: Path | None = None) -> list[Path]:
 
 
 def require_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be made because a file has its name."""
+    """Refuse a folder that cannot be created because a file has its name."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise ArteryError(f"--out must be a folder, but {there} is a file")
@@ -169,16 +172,16 @@ def run(
     both_signs: bool = False,
     **options: Any,
 ) -> tuple[Prediction, list[str], list[Path]]:
-    """Everything: the prediction, what to know about it, and the files that were written."""
+    """Predict and write the files; returns the prediction, notes on it, and the paths."""
     require_folder(out)
     vessel = read_vessel(file, **options)
     targets(out, vessel.mesh.name, file)
     model, config = load(folder, device=device, both_signs=both_signs)
     notes = list(vessel.notes)
-    if not moves_along(model):
+    if not is_equivariant(model):
         notes.append(
-            f"{config.model.name} may predict something else for a mesh that is moved or turned; the "
-            "published vessels begin at the origin and run along x"
+            f"{config.model.name} may predict something else for a mesh that is moved or turned; "
+            "the published vessels begin at the origin and run along x"
         )
-    prediction = predict(model, vessel)
+    prediction = predict_vessel(model, vessel)
     return prediction, notes, save(prediction, out, file)

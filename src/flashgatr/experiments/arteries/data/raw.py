@@ -1,8 +1,14 @@
-"""Vessels as published: HDF5, a group per sample in one database.hdf5, or a file per sample in a folder, named sample_0000 and so on.
+"""Vessels in the published HDF5 layout: a database with a group per sample, or a file per sample.
 
-    pos (N, 3) cm   face (M, 3) from 0, outward   inlet_idcs (K)   wss (N, 3) dyn/cm²   pressure (N) dyn/cm²
+    pos         (N, 3)   cm
+    face        (M, 3)   node numbers from 0, facing outward
+    inlet_idcs  (K)      node numbers
+    wss         (N, 3)   dyn/cm²
+    pressure    (N)      dyn/cm²
 
-Attributes hold a generator's parameters. Other datasets are left alone. Reading happens in a process of its own (hdf5.py).
+The database is called database.hdf5; its groups, or the files, are called sample_0000 and so on.
+Attributes hold the parameters of a generator. Other datasets are ignored. A separate process reads
+the files (hdf5.py).
 """
 
 from __future__ import annotations
@@ -18,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ...io import _write
+from ....files import replacing, write
 from .hdf5 import HINT, READER
 from .mesh import Array, ArteryError
 
@@ -31,12 +37,14 @@ T = TypeVar("T")
 SUFFIXES = (".hdf5", ".h5")
 DATABASE = "database.hdf5"
 MAX_NODES = 1_000_000
-JSON_MARK = "json:"  # before the JSON of a parameter that HDF5 has no type for
+JSON_MARK = "json:"  # prefix of parameters that are stored as JSON
 
 
 @dataclass(frozen=True)
 class RawMesh:
-    """A closed surface with its flow extensions. `index` is the number at the end of the name, or -1."""
+    """A closed surface with flow extensions. `index` is the number at the end of its name, or
+    -1.
+    """
 
     name: str
     index: int
@@ -82,7 +90,11 @@ def sample_names(path: PathLike) -> list[str]:
 
 
 def read_raw(path: PathLike, name: str | None = None) -> RawMesh:
-    """One sample, checked. Without a name, `path` must hold just one. A name is that of a file in a folder, never a path."""
+    """Read and check a sample.
+
+    Without a name, `path` must hold a single sample. A name is that of a group, or of a file in the
+    folder without its suffix; it is never a path.
+    """
     if name is None:
         names = sample_names(path)
         if len(names) != 1:
@@ -102,34 +114,29 @@ def read_raw(path: PathLike, name: str | None = None) -> RawMesh:
 
 
 def write_raw(target: PathLike | h5py.Group, mesh: RawMesh) -> None:
-    """Write a sample as a file (aside, then renamed), or into a group of an open HDF5 file."""
+    """Write a sample to a file (atomically), or into a group of an open HDF5 file."""
     _checked(mesh)
     if not isinstance(target, (str, os.PathLike)):
         return _fill(target, mesh)
     content = io.BytesIO()
     with _h5py().File(content, "w") as file:
         _fill(file, mesh)
-    _write(Path(target), content.getvalue())
+    write(Path(target), content.getvalue())
 
 
 def merge(folder: PathLike, target: PathLike) -> int:
-    """Make one database of a folder's files and return how many; a sample that cannot be read stops it."""
-    names, file = sample_names(folder), Path(target)
-    aside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with _h5py().File(aside, "w") as database:
-            for name in names:
-                _fill(database.create_group(name), read_raw(folder, name))
-        with aside.open("rb") as written:
-            os.fsync(written.fileno())
-        aside.replace(file)
-    finally:
-        aside.unlink(missing_ok=True)
+    """Merge the files of a folder into one database and return their number; all must be
+    readable.
+    """
+    names = sample_names(folder)
+    with replacing(Path(target)) as aside, _h5py().File(aside, "w") as database:
+        for name in names:
+            _fill(database.create_group(name), read_raw(folder, name))
     return len(names)
 
 
 def _place(path: PathLike) -> Path:
-    """The database that a path means, or the folder of files, or the file."""
+    """The database, the folder of files or the single file that a path stands for."""
     place = Path(path)
     if not place.exists():
         raise ArteryError(f"there is no {path}; expected {DATABASE} or a folder of samples")
@@ -161,7 +168,7 @@ def _sample(place: Path, group: str, name: str) -> RawMesh:
 
 
 def _checked(mesh: RawMesh) -> RawMesh:
-    """The same with our dtypes, if its numbers can be a mesh."""
+    """The mesh with our dtypes, after checking shapes and numbers."""
     count = mesh.nodes if np.ndim(mesh.position) else 0
     if not 4 <= count <= MAX_NODES:
         raise ArteryError(f"it has {count:,} nodes, expected 4 to {MAX_NODES:,}")
@@ -184,7 +191,8 @@ def _checked(mesh: RawMesh) -> RawMesh:
 def _floats(name: str, x: Array, shape: tuple[int, ...]) -> Array:
     if np.shape(x) != shape or np.asarray(x).dtype.kind not in "iuf":
         raise ArteryError(
-            f"{name} has shape {np.shape(x)} and dtype {np.asarray(x).dtype}, expected {shape} and floats"
+            f"{name} has shape {np.shape(x)} and dtype {np.asarray(x).dtype}, expected {shape} "
+            "and floats"
         )
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
@@ -203,7 +211,8 @@ def _indices(name: str, x: Array, dimensions: int, count: int) -> Array:
     ):
         expected = "(M, 3)" if dimensions == 2 else "(K,)"
         raise ArteryError(
-            f"{name} has shape {shape} and dtype {np.asarray(x).dtype}, expected {expected} and integers"
+            f"{name} has shape {shape} and dtype {np.asarray(x).dtype}, expected {expected} and "
+            "integers"
         )
     if not shape[0]:
         raise ArteryError(f"{name} is empty")
@@ -230,7 +239,7 @@ def _fill(group: h5py.Group, mesh: RawMesh) -> None:
 
 
 def _encoded(key: str, value: Any) -> Any:
-    """A parameter as HDF5 has it: numbers and text as they are, JSON for the rest."""
+    """A parameter as an HDF5 attribute: numbers and text as they are, everything else as JSON."""
     if isinstance(value, str) and not value.startswith(JSON_MARK):
         return value
     plain = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value

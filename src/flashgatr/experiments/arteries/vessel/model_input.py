@@ -1,11 +1,12 @@
-"""From a cleaned surface to a model's inputs: which end is the inlet, which unit, flow extensions, then as in training.
+"""From a vessel in a file to the inputs of a model: finds the inlet, the unit and the extensions.
 
-    extensions  auto   cut off where they are; else made, and cut off again: models saw a vessel between straight tubes
-                cut    they are there: as the published vessels
-                add    made at every end
-                keep   nothing is cut off or added; the caps alone are left out
+    extensions   auto   existing ones are cut off; where there are none, they are added and cut off
+                 cut    the vessel has extensions, like the published ones: cut them off
+                 add    add them at every end, and cut them off
+                 keep   nothing is cut off or added; only the nodes of caps are left out
 
-The models see a vessel with one diameter D of extension at either end, and distances that begin 4 D before it. N nodes.
+The models were trained on vessels between straight extensions of 5 diameters D, of which 4 D were
+cut off at either end after the distances had been computed. N nodes.
 """
 
 from __future__ import annotations
@@ -17,51 +18,53 @@ from pathlib import Path
 
 import numpy as np
 
-from . import formats, raw
-from .ends import LENGTH, End, cap, chosen, ends, extension, is_extended
-from .mesh import Array, ArteryError, Mesh, between
-from .preprocess import CUT, MARGIN, geodesics, inlet_diameter, normals, require_closed
+from ..data import raw
+from ..data.mesh import Array, ArteryError, Mesh
+from ..data.wall import CUT, MARGIN, between_extensions, inlet_diameter, prepare_wall
+from . import formats
+from .boundaries import LENGTH, End, cap, choose_inlet, extension, find_ends, is_extended
 from .surface import Surface, cleaned
 
 UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}
-PLAUSIBLE = (0.1, 1.0)  # cm, the diameters by which a unit is recognised
-TRAINED = (0.24, 0.41)  # cm, those of the published vessels
-EDGE = 0.032  # cm, mean of the published meshes
-FAR = 100.0  # cm; farther from the origin a mesh is moved there, before its positions are rounded to float32
+PLAUSIBLE = (0.1, 1.0)  # cm, inlet diameters by which the unit is recognised
+TRAINED = (0.24, 0.41)  # cm, inlet diameters of the published vessels
+EDGE = 0.032  # cm, mean edge length of the published meshes
+FAR = 100.0  # cm; meshes farther from the origin are centred before rounding to float32
 EXTENSIONS = ("auto", "cut", "add", "keep")
 REFERENCE = "wss_reference"
 
 
 @dataclass(frozen=True)
 class Vessel:
-    """What a model sees, and which of it came from the file."""
+    """What a model sees, and which of its nodes come from the file."""
 
     mesh: Mesh
-    origin: Array  # (nodes of mesh,) the file's node, -1: added
+    origin: Array  # (nodes of mesh,) number of the node in the file; -1: added
     position: Array  # (nodes of mesh, 3) float64, in the units of the file
     inlet: str
     unit: str
     notes: list[str]
-    start: float = (
-        0.0  # the mesh's geodesic at the file's inlet, behind an extension that was added
-    )
+    start: float = 0.0  # geodesic distance at the file's inlet, if an extension was added there
 
 
 @dataclass(frozen=True)
 class _Closed:
-    """A closed surface in cm, and what its nodes are."""
+    """A closed surface in cm, and where its nodes come from."""
 
     position: Array  # (N, 3) float64
     face: Array
     inlet: Array
-    origin: Array  # (N,)
-    is_cap: Array  # (N,) inside a cap, off its rim
-    far: Array  # (N,) added, more than a diameter from the vessel
-    joint: Array  # nodes of the file's inlet to which an extension was added, or none
-    is_added: tuple[bool, bool] = (False, False)  # extensions at the inlet, at another end
+    origin: Array  # (N,) number of the node in the file; -1: added
+    is_cap: Array  # (N,) on a cap, but not on its rim
+    far: Array  # (N,) added, and more than MARGIN diameters away from the vessel
+    joint: Array  # the nodes at which an extension was added to the inlet, if any
+    is_added: tuple[bool, bool] = (
+        False,
+        False,
+    )  # whether extensions were added at the inlet, and at another end
 
 
-def read(
+def read_vessel(
     path: Path,
     *,
     sample: str | None = None,
@@ -71,7 +74,7 @@ def read(
     reference: str = REFERENCE,
     method: str = "auto",
 ) -> Vessel:
-    """The vessel in a file: a mesh of any format, or the published layout."""
+    """The vessel in a file of any supported format, or in the published layout."""
     for name, value, known in (
         ("scale", scale, ("auto", *UNITS)),
         ("extensions", extensions, EXTENSIONS),
@@ -80,7 +83,7 @@ def read(
             raise ArteryError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
     if not path.exists():
         raise ArteryError(f"there is no {path}")
-    given = reference != REFERENCE  # by the user; its absence is an error then
+    given = reference != REFERENCE  # an array that the user asks for must exist
     published = path.is_dir() or path.suffix.lower() in raw.SUFFIXES
     if sample is not None and not published:
         raise ArteryError(f"--sample goes with HDF5 files of several samples, not with {path.name}")
@@ -111,7 +114,7 @@ def read(
 
 
 def _require_sample(path: Path, sample: str | None) -> None:
-    """Refuse names that are not listed; they name the output, too."""
+    """Refuse unknown names of samples, which would also become names of output files."""
     names = raw.sample_names(path) if sample is not None else []
     if sample is not None and sample not in names:
         shown = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
@@ -136,7 +139,7 @@ def _vectors(name: str, x: Array | None) -> Array | None:
 
 
 def _published(found: raw.RawMesh, scale: str, method: str) -> Vessel:
-    """As `prepare` does it."""
+    """A vessel in the published layout, prepared as the training data are."""
     everything = np.arange(found.nodes)
     diameter = inlet_diameter(found.position, found.face, found.inlet)
     unit, notes = _unit(diameter, scale)
@@ -160,14 +163,15 @@ def _vessel(
     extensions: str,
     method: str,
 ) -> Vessel:
-    """`told`: who says where the inlet is, if not the user."""
-    found, holes = ends(surface.position, surface.face)
+    """`told` says where the position of the inlet comes from, if not from the user."""
+    found, holes = find_ends(surface.position, surface.face)
     if len(found) < 2:
         raise ArteryError(
-            f"it has {len(found)} ends (openings or flat caps), expected two or more; cut it off flat "
+            f"it has {len(found)} ends (openings or flat caps), expected two or more; cut it off "
+            "flat "
             "at inlet and outlet, such as with ParaView's filter Clip"
         )
-    place, how = chosen(found, inlet)
+    place, how = choose_inlet(found, inlet)
     if told:
         how = f"end {place + 1}, {told}"
     unit, notes = _unit(found[place].diameter, scale)
@@ -202,20 +206,23 @@ def _vessel(
 
 
 def _named(ends: Iterable[int]) -> str:
-    """As in "end 2" or "ends 1, 2 and 3"."""
+    """For example "end 2" or "ends 1, 2 and 3"."""
     *some, last = (str(k + 1) for k in ends)
     return f"ends {', '.join(some)} and {last}" if some else f"end {last}"
 
 
 def _left_out(where: str, nodes: int, kept: int) -> list[str]:
     return [
-        f"flow extensions were cut off at {where}: {nodes - kept:,} of {nodes:,} nodes are left out; "
+        f"flow extensions were cut off at {where}: {nodes - kept:,} of {nodes:,} nodes are left "
+        "out; "
         "--extensions keep keeps all but the caps"
     ]
 
 
 def _unit(diameter: float, scale: str) -> tuple[str, list[str]]:
-    """The file's unit, from the diameter of its inlet if nobody says it; and what to know about it."""
+    """The unit of the file (with "auto", guessed from the diameter of its inlet), and notes on
+    it.
+    """
     low, high = PLAUSIBLE
     unit = scale
     notes = []
@@ -224,7 +231,8 @@ def _unit(diameter: float, scale: str) -> tuple[str, list[str]]:
         if not fits:
             raise ArteryError(
                 f"its inlet has a diameter of {diameter:.3g}, which is that of a coronary artery "
-                f"({low:g} to {high:g} cm) in none of {', '.join(UNITS)}; scale it, or say the unit with "
+                f"({low:g} to {high:g} cm) in none of {', '.join(UNITS)}; scale it, or say the "
+                "unit with "
                 f"--scale"
             )
         unit = fits[0]
@@ -233,7 +241,8 @@ def _unit(diameter: float, scale: str) -> tuple[str, list[str]]:
     size = UNITS[unit] * diameter
     if not TRAINED[0] <= size <= TRAINED[1]:
         notes.append(
-            f"its inlet has a diameter of {size:.3g} cm, the published training vessels of 0.25 to 0.4 cm: "
+            f"its inlet has a diameter of {size:.3g} cm, the published training vessels of 0.25 "
+            "to 0.4 cm: "
             "expect larger errors"
         )
     return unit, notes
@@ -242,7 +251,9 @@ def _unit(diameter: float, scale: str) -> tuple[str, list[str]]:
 def _plan(
     position: Array, face: Array, found: list[End], size: float, extensions: str, notes: list[str]
 ) -> tuple[dict[int, float], bool]:
-    """How long an extension each end gets, and whether extensions are cut off after all."""
+    """The lengths of the extensions to add, by end, and whether extensions are cut off at the
+    end.
+    """
     if extensions == "auto":
         has = [is_extended(position, face, end, CUT * size) for end in found]
         if len(found) > 2 and any(has):
@@ -268,7 +279,7 @@ def _closed(
     place: int,
     longer: dict[int, float],
 ) -> _Closed:
-    """Add extensions, close what is open, and drop the nodes of caps that made room."""
+    """Add extensions, close openings, and drop the nodes of caps that extensions replace."""
     count = len(position)
     is_cap, far = np.zeros(count, bool), np.zeros(count, bool)
     dropped = np.concatenate([found[k].cap for k in longer] or [np.zeros(0)]).astype(np.int64)
@@ -323,39 +334,32 @@ def _closed(
 def _inputs(
     closed: _Closed, name: str, index: int, cut: bool, method: str
 ) -> tuple[Mesh, Array, float]:
-    """Inputs at the nodes that the models see, which nodes these are, and the geodesic at the file's inlet."""
+    """The mesh for the model, the nodes it consists of, and the distance at the file's inlet."""
     near = own = closed.position.astype(np.float32)
-    if (near != closed.position).any():  # a far mesh would lose its shape
+    if (near != closed.position).any():  # a mesh far from the origin would lose its shape
         center = closed.position.mean(axis=0)
         near = (closed.position - center).astype(np.float32)
         own = near if np.abs(center).max() > FAR else own
-    require_closed(near, closed.face)
-    diameter = inlet_diameter(near, closed.face, closed.inlet)
-    normal = normals(near, closed.face)
-    geodesic = geodesics(near, closed.face, closed.inlet, method)
-    keep = _uncut(closed, geodesic, diameter) if cut else ~(closed.is_cap | closed.far)
-    mask = between(geodesic[keep], MARGIN * diameter) if keep.any() else keep
-    if not cut and closed.far.any():
-        mask = closed.origin[keep] >= 0
-    if not mask.any():
-        length = float(geodesic.max() - geodesic.min())
-        hint = "; if it has no flow extensions, --extensions add" + (" or keep" if cut else "")
-        raise ArteryError(
-            f"it is {length:.3g} cm long with an inlet of diameter {diameter:.3g} cm, so that nothing "
-            f"is left between its ends{hint}"
-        )
-    number = np.cumsum(keep) - 1
-    face = number[closed.face[keep[closed.face].all(axis=1)]]
-    mesh = Mesh(name, index, own[keep], normal[keep], geodesic[keep], mask, diameter, face=face)
-    return mesh, keep, float(geodesic[closed.joint].mean()) if len(closed.joint) else 0.0
+
+    def keep(geodesic: Array, diameter: float) -> Array:
+        if cut:
+            return _uncut(closed, geodesic, diameter)
+        return np.asarray(~(closed.is_cap | closed.far))
+
+    hint = "; if it has no flow extensions, --extensions add" + (" or keep" if cut else "")
+    inside = closed.origin >= 0 if not cut and closed.far.any() else None
+    found = raw.RawMesh(name, index, near, closed.face, closed.inlet)
+    wall = prepare_wall(found, keep, method, inside=inside, hint=hint)
+    start = float(wall.geodesic[closed.joint].mean()) if len(closed.joint) else 0.0
+    return replace(wall.mesh, position=own[wall.keep]), wall.keep, start
 
 
 def _uncut(closed: _Closed, geodesic: Array, diameter: float) -> Array:
-    """What is left between extensions. Where one was added, that alone is cut, never the file's nodes."""
+    """The nodes between the extensions. Nodes of the file are kept where an extension was added."""
     is_first = geodesic < (geodesic.min() + geodesic.max()) / 2
     inlet, outlet = closed.is_added
     is_safe = (closed.origin >= 0) & ((is_first & inlet) | (~is_first & outlet))
-    return np.asarray(between(geodesic, CUT * diameter) | is_safe)
+    return np.asarray(between_extensions(geodesic, diameter) | is_safe)
 
 
 def _resolution(mesh: Mesh) -> list[str]:
@@ -365,6 +369,7 @@ def _resolution(mesh: Mesh) -> list[str]:
     if EDGE / 2 <= edge <= 2 * EDGE:
         return []
     return [
-        f"its edges are {edge:.2g} cm long, those of the published training meshes {EDGE} cm: expect "
+        f"its edges are {edge:.2g} cm long, those of the published training meshes {EDGE} cm: "
+        "expect "
         "larger errors, or make new triangles of that size"
     ]

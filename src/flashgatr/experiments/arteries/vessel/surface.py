@@ -1,6 +1,7 @@
-"""A surface from anywhere, made fit for use, or refused: nodes merged, useless faces dropped, all faces looking outward.
+"""Cleans a surface: merges nodes, drops useless faces, and turns all faces outward.
 
-Every change is a note for the reader; what only the owner of the mesh can repair is an ArteryError. N nodes, M triangles.
+Each change adds a note for the user. Defects that only the owner of the mesh can repair raise an
+ArteryError. N nodes, M triangles.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from .mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 FEWEST, MOST = 100, 200_000  # nodes
-MANY = 10  # pieces; more are faces that do not share their nodes
+MANY = 10  # pieces; with more, the faces probably do not share nodes
 DECIMATE = (
     "make it coarser, with ParaView's filter Decimate or pyvista.read(file).decimate(0.9).save(…); "
     "the training meshes have about 6,000 nodes"
@@ -21,18 +22,21 @@ DECIMATE = (
 
 @dataclass(frozen=True)
 class Surface:
-    """A connected surface of triangles, each edge in two of them or, at an opening, in one."""
+    """A connected surface of triangles. An edge has two faces, or one face at an opening."""
 
     position: Array  # (N, 3) float64, in the units of its file
     face: Array  # (M, 3) int64, outward
-    wss: Array | None = None  # (N, 3), what predictions are compared with
+    wss: Array | None = None  # (N, 3), the reference for predictions
     notes: list[str] = field(default_factory=list)
 
 
 def cleaned(
     position: Array, face: Array, wss: Array | None = None, *, repeats: bool = False
 ) -> Surface:
-    """A surface as read, or an error that says what is wrong with it. `repeats`: its format repeats nodes, as STL does."""
+    """The cleaned surface, or an error that says what is wrong with it.
+
+    `repeats` says that the file format repeats nodes, as STL does; merging them is then not noted.
+    """
     surface = Surface(np.asarray(position, np.float64), np.asarray(face, np.int64), wss)
     surface = _without_waste(_merged(surface, repeats))
     count = len(surface.position)
@@ -47,7 +51,7 @@ def cleaned(
 
 
 def _merged(surface: Surface, repeats: bool) -> Surface:
-    """Nodes at one place become one, in the order in which they come first."""
+    """Merge nodes with equal positions; the first of them keeps its place in the order."""
     _, first, number = np.unique(surface.position, axis=0, return_index=True, return_inverse=True)
     if len(first) == len(surface.position):
         return surface
@@ -63,7 +67,7 @@ def _merged(surface: Surface, repeats: bool) -> Surface:
 
 
 def _taken(surface: Surface, nodes: Array) -> Surface:
-    """The same with some of its nodes only; faces must be in their numbers already."""
+    """Keep some nodes only; the faces must be renumbered already."""
     wss = None if surface.wss is None else surface.wss[nodes]
     return replace(surface, position=surface.position[nodes], wss=wss)
 
@@ -88,7 +92,7 @@ def _without_waste(surface: Surface) -> Surface:
 
 
 def _require_one_piece(surface: Surface) -> None:
-    """No edge with more than two faces, no pieces, no pieces that touch in a node."""
+    """Refuse edges with more than two faces, several pieces, and pieces that touch in a node."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -96,7 +100,8 @@ def _require_one_piece(surface: Surface) -> None:
     _, times = np.unique(_edges(face) @ [count, 1], return_counts=True)
     if (times > 2).any():
         raise ArteryError(
-            f"{int((times > 2).sum()):,} edges belong to more than two faces, so that it is not one "
+            f"{int((times > 2).sum()):,} edges belong to more than two faces, so that it is not "
+            "one "
             "sheet; repair it, such as with pymeshfix or MeshLab (Repair Non Manifold Edges)"
         )
     links = coo_array(
@@ -118,7 +123,7 @@ def _require_one_piece(surface: Surface) -> None:
             f"it falls into {pieces:,} pieces of {shown} nodes, expected one vessel; {advice}"
         )
     # Corner k of face m is 3m + k; corners of one node are linked where their faces share an edge.
-    one, other, same = _neighbours(face, count)
+    one, other, same = face_pairs(face, count)
     start = face.ravel()[one]
     partner = np.where(same, _next(other), other)  # the other face's corner at the same node
     links = coo_array((np.ones(len(one), bool), (one, partner)), (face.size, face.size))
@@ -129,7 +134,8 @@ def _require_one_piece(surface: Surface) -> None:
     fans = connected_components(links + more, directed=False, return_labels=False)
     if fans > count:
         raise ArteryError(
-            f"at {fans - count:,} nodes it touches itself, so that it is not one sheet; repair it, such "
+            f"at {fans - count:,} nodes it touches itself, so that it is not one sheet; repair "
+            "it, such "
             "as with pymeshfix or MeshLab (Repair Non Manifold Vertices)"
         )
 
@@ -144,8 +150,11 @@ def _next(corner: Array) -> Array:
     return np.asarray(corner // 3 * 3 + (corner + 1) % 3)
 
 
-def _neighbours(face: Array, count: int) -> tuple[Array, Array, Array]:
-    """Corners where an edge begins in one face and in the other, and whether they run through it in opposite directions."""
+def face_pairs(face: Array, count: int) -> tuple[Array, Array, Array]:
+    """For each edge with two faces, the corners at which it begins in either face.
+
+    The third array says whether the faces run through it in opposite directions, as they should.
+    """
     key = _edges(face) @ [count, 1]
     order = np.argsort(key, kind="stable")
     twin = np.flatnonzero(key[order][1:] == key[order][:-1])
@@ -154,13 +163,14 @@ def _neighbours(face: Array, count: int) -> tuple[Array, Array, Array]:
 
 
 def _outward(surface: Surface) -> Surface:
-    """All faces turned alike, then outward: to the side on which an opened vessel, too, has less than half the space."""
+    """Orient all faces alike, then outward, so that the enclosed volume is positive."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
     face, notes = surface.face.copy(), list(surface.notes)
-    one, other, same = _neighbours(face, len(surface.position))
-    # Every face is there as it is (m) and turned (M + m); what fits together is linked.
+    one, other, same = face_pairs(face, len(surface.position))
+    # Each face occurs as it is (m) and reversed (M + m); faces with matching orientation are
+    # linked.
     a, b, total = one // 3, other // 3 + np.where(same, 0, len(face)), 2 * len(face)
     rows, columns = np.concatenate([a, a + len(face)]), np.concatenate([b, (b + len(face)) % total])
     links = coo_array((np.ones(len(rows), bool), (rows, columns)), (total, total))
@@ -180,9 +190,7 @@ def _outward(surface: Surface) -> Surface:
 
 
 def volume(position: Array, face: Array) -> float:
-    """What the surface encloses; with openings closed by cones from the middle of their rims."""
-    from .ends import rims
-
+    """The enclosed volume, with each opening closed by triangles from the middle of its rim."""
     x = position - position.mean(axis=0)
     pieces = [face]
     for rim in rims(face):
@@ -190,3 +198,20 @@ def volume(position: Array, face: Array) -> float:
         pieces.append(np.stack([rim, np.roll(rim, -1), np.full(len(rim), len(x) - 1)], axis=1))
     a, b, c = (x[np.concatenate(pieces)[:, k]] for k in range(3))
     return float(np.einsum("mi,mi->", a, np.cross(b, c)) / 6)
+
+
+def rims(face: Array) -> list[Array]:
+    """Loops of edges that belong to one face only, in the order of the faces that would close
+    them.
+    """
+    count = int(face.max()) + 1 if len(face) else 0
+    start, end = face.ravel(), np.roll(face, -1, axis=1).ravel()
+    alone = ~np.isin(start * count + end, end * count + start)
+    follows = dict(zip(end[alone].tolist(), start[alone].tolist(), strict=True))
+    found = []
+    while follows:
+        loop = [next(iter(follows))]
+        while (node := follows.pop(loop[-1], None)) is not None and node != loop[0]:
+            loop.append(node)
+        found.append(np.array(loop))
+    return found

@@ -1,39 +1,43 @@
-"""A picture of a prediction: the wall from two sides, coloured by the size of the stress, lit from the viewer, with arrows along
-the stress; with labels, these and the error beside it. Faces are painted from back to front, which needs no graphics hardware."""
+"""A picture of a prediction: the wall from two sides, coloured by the stress, with arrows along it.
+
+If there are labels, they and the error are drawn beside it. Faces are painted from back to front,
+lit from the viewer; this needs no graphics hardware.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ..report import plots
-from .mesh import Array, Mesh
-from .report.wall_maps import MAPS
+from ...report import plots
+from ..data.mesh import Array, Mesh
 
-if TYPE_CHECKING:
-    from .predict import Prediction
-
-ARROWS = 70  # on either side
-PALE = 0.65  # how much white the nodes outside the mask get
+STRESS_COLORS, ERROR_COLORS = "viridis", "magma"  # as in reports
+ARROWS = 70  # on each side
+PALE = 0.65  # share of white in the colour of nodes outside the mask
 
 
-def picture(prediction: Prediction) -> bytes:
-    """A column per quantity; above from one side, below from the other."""
-    mesh, found = prediction.mesh, prediction.wss
+def picture(mesh: Mesh, found: Array) -> bytes:
+    """A PNG image of the stress `found` (N, 3) on a mesh, beside its labels if it has any.
+
+    Each quantity has a column: one side of the wall above, the other below.
+    """
     top = max(float(_size(found)[mesh.mask].max()), 1e-6)
     columns: list[tuple[str, Array, Array | None, str, float]]
-    columns = [("predicted stress", _size(found), found, MAPS[0], top)]
+    columns = [("predicted stress", _size(found), found, STRESS_COLORS, top)]
     if mesh.wss is not None:
         top = max(top, float(_size(mesh.wss)[mesh.mask].max()))
-        columns = [("predicted stress", _size(found), found, MAPS[0], top)]
-        columns.append(("reference", _size(mesh.wss), mesh.wss, MAPS[0], top))
-        columns.append(("error", _size(found - mesh.wss), None, MAPS[1], top / 4))
+        columns = [("predicted stress", _size(found), found, STRESS_COLORS, top)]
+        columns.append(("reference", _size(mesh.wss), mesh.wss, STRESS_COLORS, top))
+        columns.append(("error", _size(found - mesh.wss), None, ERROR_COLORS, top / 4))
     centre = mesh.position.mean(axis=0)
     sight = np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
-    sight[2] *= np.linalg.det(sight)  # along, across, towards us: right-handed
+    sight[2] *= np.linalg.det(
+        sight
+    )  # axes: along the vessel, across it, towards the viewer; right-handed
     if (mesh.geodesic - mesh.geodesic.mean()) @ ((mesh.position - centre) @ sight[0]) < 0:
-        sight[:2] *= -1  # from left to right
+        sight[:2] *= -1  # the inlet is on the left
     extent = np.ptp((mesh.position - centre) @ sight.T, axis=0)
     width = 5.6 if len(columns) == 1 else 4.3
     height = float(np.clip(width * extent[1] / max(extent[0], 1e-9), 1.0, 1.2 * width))
@@ -66,7 +70,7 @@ def picture(prediction: Prediction) -> bytes:
 def _paint(
     ax: Any, mesh: Mesh, values: Array, vectors: Array | None, view: Array, colors: str, most: float
 ) -> Any:
-    """Draw the faces that look towards us; returns what a colour bar needs."""
+    """Draw the faces that look towards the viewer; returns the mappable for a colour bar."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.collections import PolyCollection
@@ -98,7 +102,7 @@ def _paint(
 
 
 def _arrows(ax: Any, mesh: Mesh, place: Array, vectors: Array, view: Array) -> None:
-    """Directions at some nodes near the middle of what we see, evenly along the vessel."""
+    """Arrows at some nodes that face the viewer, evenly along the vessel."""
     seen = np.flatnonzero((mesh.normal @ view[2] > 0.6) & mesh.mask)
     if not len(seen):
         return

@@ -1,4 +1,4 @@
-"""Is this the published data, prepared as published? Totals of the raw samples and the labels' root mean square tell."""
+"""Compares a folder with the published data: totals of raw samples, and the scale of labels."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from . import LABEL_SCALE
-from .data import describe, numbers, scan
+from .. import LABEL_SCALE
 from .preparation import TOTALS
+from .sets import describe, numbers, scan
 from .shards import PathLike
 
 SAMPLES = 2000
@@ -21,15 +21,15 @@ PUBLISHED = {
     "|WSS|, mean": 29.1146,
     "|WSS|, most": 548.8169,
 }
-"""Over the 2,000 raw single arteries. It is not on record whether the mean |WSS| is one over nodes or over samples' means."""
+"""Of the 2,000 raw arteries. It is unknown whether the mean |WSS| is over nodes or over samples."""
 SCALES = {1600: LABEL_SCALE, 800: 54.357}
-"""Of the labels over samples 0 to n - 1."""
+"""Root mean square of the labels over samples 0 to n - 1, by n."""
 TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Check:
-    """A number and what it should be; expected is None where nothing is known."""
+    """A number and its expected value, or None if that is unknown."""
 
     what: str
     found: float
@@ -43,7 +43,7 @@ class Check:
 
 
 def verify(folder: PathLike, division: str = "original") -> list[Check]:
-    """Read and check all of a folder, and compare what is known about its data."""
+    """Read and check all files of a folder, and compare them with the published data."""
     contents = scan(folder)
     synthetic = any(header.get("synthetic") for header in contents.headers.values())
     checks = []
@@ -63,7 +63,7 @@ def verify(folder: PathLike, division: str = "original") -> list[Check]:
 
 
 def _totals(headers: list[dict[str, Any]]) -> dict[str, float]:
-    """The quantities of PUBLISHED, over all samples; nothing if some shards do not say."""
+    """The quantities of PUBLISHED over all samples; {} if a shard does not store them."""
     kept: dict[str, list[float]] = {name: [] for name in TOTALS}
     for header in headers:
         raw = header.get("raw")

@@ -1,4 +1,4 @@
-"""Polygons from .stl, .ply and .obj files: positions, the nodes of all polygons one after another, and where each begins."""
+"""Reads polygons from .stl, .ply and .obj files: positions, nodes of the polygons, offsets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 Polygons: TypeAlias = tuple[Array, Array, Array]  # positions (N, 3), nodes, offsets (polygons + 1)
 
 
 def stl(content: bytes) -> Polygons:
-    """Text or binary: the three corners of every triangle, each on its own."""
+    """STL, text or binary: three corners per triangle, which do not share nodes."""
     count = int.from_bytes(content[80:84], "little") if len(content) >= 84 else -1
     if 84 + 50 * count == len(content) or (count > 0 and content[:5].lower() != b"solid"):
         if len(content) < 84 + 50 * count:
-            raise ArteryError(f"it says to have {count:,} triangles, but ends before them")
+            raise ArteryError(f"it declares {count:,} triangles, but ends before them")
         record = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("flags", "<u2")])
         corners = np.frombuffer(content, record, count, 84)["corners"].reshape(-1, 3)
     else:
@@ -30,7 +30,7 @@ def stl(content: bytes) -> Polygons:
 
 
 def obj(content: bytes) -> Polygons:
-    """Wavefront: lines v x y z and f a b c …; nodes count from 1, or from the last one backwards."""
+    """Wavefront OBJ: lines `v x y z` and `f a b c …`; nodes count from 1, or backwards from -1."""
     position: list[list[float]] = []
     faces: list[list[int]] = []
     for line in content.replace(b"\\\n", b" ").splitlines():
@@ -49,7 +49,8 @@ def _points(rows: list[list[float]]) -> Array:
     short = next((k for k, row in enumerate(rows) if len(row) < 3), None)
     if short is not None:
         raise ArteryError(
-            f"node {short + 1} of {len(rows)} has {len(rows[short])} coordinates, expected 3; is the "
+            f"node {short + 1} of {len(rows)} has {len(rows[short])} coordinates, expected 3; is "
+            "the "
             "end of the file missing?"
         )
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
@@ -72,7 +73,7 @@ NODES = ("vertex_indices", "vertex_index")
 
 
 def ply(content: bytes) -> Polygons:
-    """Text or binary, with any further numbers at the nodes and faces."""
+    """PLY, text or binary; additional numbers at nodes and faces are skipped."""
     head, mark, rest = content.partition(b"end_header")
     lines = [line.split() for line in head.decode("ascii", "replace").splitlines()]
     if not mark or lines[:1] != [["ply"]]:
@@ -92,7 +93,7 @@ def ply(content: bytes) -> Polygons:
     position, faces = np.zeros((0, 3)), _joined([])
     for name, count, properties in elements:
         if not 0 <= count <= len(rest):
-            raise ArteryError(f"it says to have {count:,} of {name} in {len(rest):,} bytes")
+            raise ArteryError(f"it declares {count:,} of {name} in {len(rest):,} bytes")
         if name == "face":
             faces = values.lists(count, properties, _place_of_nodes(properties))
             break
@@ -113,7 +114,7 @@ def _place_of_nodes(properties: list[list[str]]) -> int:
 
 
 class _Text:
-    """The numbers of a text file, taken one after another."""
+    """Reads the elements of a text file."""
 
     def __init__(self, content: bytes) -> None:
         self.words, self.at = content.split(), 0
@@ -134,7 +135,7 @@ class _Text:
 
 
 class _Bytes:
-    """The same from a binary file."""
+    """Reads the elements of a binary file."""
 
     def __init__(self, content: bytes, order: str) -> None:
         self.content, self.order, self.at = content, order, 0
@@ -153,7 +154,9 @@ class _Bytes:
             for part, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
                 fields.append((f"{k}.{part}", self.order + TYPES[kind], size))
         record, start = np.dtype(fields), self.at
-        if start + count * record.itemsize <= len(self.content):  # triangles all, and no other list
+        if start + count * record.itemsize <= len(
+            self.content
+        ):  # fast path: all faces are triangles, and there is no other list
             rows = self._records(count, record)
             lists = [k for k, words in enumerate(properties) if words[0] == "list"]
             if all((rows[f"{k}.0"] == (3 if k == nodes else 0)).all() for k in lists):
@@ -176,7 +179,7 @@ class _Bytes:
 def _rows(
     values: _Text | _Bytes, count: int, properties: list[list[str]], nodes: int
 ) -> Iterator[list[int]]:
-    """The nodes of one face after another."""
+    """The nodes of the faces, one face after another."""
     for _ in range(count):
         for k, words in enumerate(properties):
             size = int(values.take(1, words[1])[0]) if words[0] == "list" else 1

@@ -1,6 +1,7 @@
-"""Surface meshes from files: .vtp and .vtu (VTK's XML), .stl, .ply, .obj. Polygons become triangles, volumes their outer surface.
+"""Surface meshes from .vtp, .vtu (VTK's XML), .stl, .ply and .obj files.
 
-Everything is parsed here, by numpy and the standard library: no such file can run code, and a damaged one is an ArteryError.
+Polygons are split into triangles; of volumes, the outer surface is taken. Files are parsed here,
+with numpy and the standard library: they cannot run code, and damaged ones raise an ArteryError.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 
+from ..data.mesh import Array, ArteryError
 from . import polygons, vtkxml
-from .mesh import Array, ArteryError
 
 MAX_FILE = 1 << 30  # bytes
-FARTHEST = 1e7  # from the origin, in any unit
+FARTHEST = 1e7  # largest coordinate, in any unit
 SUFFIXES = (".vtp", ".vtu", ".stl", ".ply", ".obj")
 DAMAGE = (
     ArteryError,
@@ -34,7 +35,8 @@ DAMAGE = (
     ElementTree.ParseError,
 )
 
-# VTK's cells by number: their faces as places of corners. Higher orders have the same corners first.
+# The faces of VTK's cells, by cell type, as indices of corners. Cells of higher order list the same
+# corners first.
 Faces: TypeAlias = list[tuple[int, ...]]
 _POLYGON = 7
 _FLAT: dict[int, Faces] = {
@@ -61,26 +63,28 @@ _VOLUMES: dict[int, Faces] = {
     **dict.fromkeys((13, 26, 31, 32, 73, 80), _WEDGE),
     **dict.fromkeys((14, 27, 37, 74, 81), _PYRAMID),
 }
-_LINES = {0, 1, 2, 3, 4, 21, 35, 68, 75}  # and points, and nothing at all
+_LINES = {0, 1, 2, 3, 4, 21, 35, 68, 75}  # lines, points and empty cells: ignored
 
 
 def read(
     path: Path, wanted: str | None = None, *, required: bool = False
 ) -> tuple[Array, Array, Array | None]:
-    """Positions (N, 3) float64, triangles (M, 3), and the point array (N, …) called `wanted`, if it is there.
+    """Positions (N, 3) float64, triangles (M, 3), and the point array (N, …) called `wanted`, if
+    any.
 
-    Where it is `required`, its absence is an error that names the arrays that there are.
+    If that array is `required` and missing, the error lists the existing arrays.
     """
     kind = path.suffix.lower()
     if kind not in SUFFIXES:
         raise ArteryError(
-            f"cannot read {path}: expected one of {', '.join(SUFFIXES)}, or .hdf5 as the published data"
+            f"cannot read {path}: expected one of {', '.join(SUFFIXES)}, or .hdf5 as the "
+            "published data"
         )
     if path.stat().st_size > MAX_FILE:
         raise ArteryError(f"{path} has more than {MAX_FILE >> 30} GiB; that is no vessel wall")
     content = path.read_bytes()
     try:
-        with np.errstate(all="ignore"):  # what is not finite is refused below
+        with np.errstate(all="ignore"):  # numbers that are not finite are refused below
             position, face, field = _parsed(kind, content, wanted, required)
         _check(position, face)
     except DAMAGE as error:
@@ -99,7 +103,8 @@ def _parsed(
             listed = ", ".join(cells.point_arrays) or "none"
             what = "is an array at its cells" if wanted in cells.cell_arrays else "is not there"
             raise ArteryError(
-                f"{wanted} {what}, expected an array at its points; at its points there are: {listed}"
+                f"{wanted} {what}, expected an array at its points; at its points there are: "
+                f"{listed}"
             )
         return cells.position, _surface(cells), field
     if required:
@@ -124,7 +129,7 @@ def _check(position: Array, face: Array) -> None:
 
 
 def _triangles(connectivity: Array, offsets: Array) -> Array:
-    """Polygons with three nodes or more as fans."""
+    """Split polygons into fans of triangles."""
     sizes = np.diff(offsets)
     if (sizes < 3).any():
         raise ArteryError(f"{int((sizes < 3).sum())} faces have fewer than three nodes")
@@ -136,7 +141,9 @@ def _triangles(connectivity: Array, offsets: Array) -> Array:
 
 
 def _surface(cells: vtkxml.Cells) -> Array:
-    """The triangles of a file's surface: those of its volumes if it has any, else its flat cells."""
+    """The triangles of a file: the outer surface of its volumes, if it has any, else its flat
+    cells.
+    """
     if cells.types is None:
         return _triangles(cells.connectivity, cells.offsets)
     flat: list[Array] = []
@@ -169,12 +176,12 @@ def _surface(cells: vtkxml.Cells) -> Array:
 
 
 def _fans(polygon: Array) -> Array:
-    """Triangles (M, 3) of triangles or quadrilaterals (M, 3 or 4)."""
+    """Split quadrilaterals (M, 4) into triangles; triangles (M, 3) stay as they are."""
     return np.concatenate([polygon[:, [0, k - 1, k]] for k in range(2, polygon.shape[1])])
 
 
 def _once(faces: list[Array]) -> Array:
-    """Those that are there once: they belong to one volume only."""
+    """The faces that occur once: they belong to one volume only, and thus to the outer surface."""
     if not faces:
         return np.zeros((0, 3), np.int64)
     face = np.concatenate(faces)

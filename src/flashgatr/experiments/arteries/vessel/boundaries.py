@@ -1,9 +1,10 @@
-"""Where a vessel ends: its openings and flat caps; closing openings, and straight flow extensions as those of the training data.
+"""The ends of a vessel: finds openings and flat caps, closes openings, adds flow extensions.
 
-rim      a loop of nodes, in the order in which the faces of a cap outward of it have them
-D        2 √(A/π), A the area within a rim
-cap      rings of the rim's shape, of equal area between them, and the middle: nodes as even as on the published caps
-extension  the rim moved outward by up to 5 D of the inlet, ring by ring
+rim        a loop of nodes, in the order of the outward faces that would close it
+D          2 √(A/π), A the area within a rim
+cap        rings of the rim's shape with equal areas between them, and a node in the middle;
+           its nodes are as dense as those of the published caps
+extension  rings of the rim's shape, up to 5 D of the inlet outward, as in the training data
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from .mesh import Array, ArteryError
-from .preprocess import CUT, MARGIN
+from ..data.mesh import Array, ArteryError
+from ..data.wall import CUT, MARGIN
+from .surface import face_pairs, rims
 
-LENGTH = CUT + MARGIN  # diameters
-HOLE = 0.2  # openings of less than this share of the largest one's diameter are holes
+LENGTH = CUT + MARGIN  # of an added extension, in inlet diameters
+HOLE = 0.2  # openings smaller than this share of the largest end's diameter are holes
 ROUND, SHARP, COPLANAR = 0.5, np.cos(np.radians(30)), np.cos(np.radians(5))
-STRAIGHT = 0.1  # an extension's nodes are this share of a radius off the cylinder at most
-LEAST = 6  # nodes of a rim
-RINGS = 6  # of a cap within its rim; the published inlets have about 7 times as many nodes as their rims
-ALIKE = 0.98  # ends whose diameters differ by less look the same
+STRAIGHT = 0.1  # largest distance of an extension's nodes from the cylinder, in radii
+LEAST = 6  # smallest number of nodes of a rim
+RINGS = 6  # of a cap; published inlets have about 7 times as many nodes as their rims
+ALIKE = 0.98  # ratio of diameters above which two ends count as equally large
 
 
 @dataclass(frozen=True)
@@ -33,30 +35,15 @@ class End:
     centre: Array
     outward: Array  # unit vector
     diameter: float
-    cap: Array  # the cap's faces, numbers; none: it is open
+    cap: Array  # the numbers of the cap's faces; empty for an opening
 
     @property
     def is_open(self) -> bool:
         return not len(self.cap)
 
 
-def rims(face: Array) -> list[Array]:
-    """Loops of edges that belong to one face only, in the direction of the faces that would close them."""
-    count = int(face.max()) + 1 if len(face) else 0
-    start, end = face.ravel(), np.roll(face, -1, axis=1).ravel()
-    alone = ~np.isin(start * count + end, end * count + start)
-    follows = dict(zip(end[alone].tolist(), start[alone].tolist(), strict=True))
-    found = []
-    while follows:
-        loop = [next(iter(follows))]
-        while (node := follows.pop(loop[-1], None)) is not None and node != loop[0]:
-            loop.append(node)
-        found.append(np.array(loop))
-    return found
-
-
-def ends(position: Array, face: Array) -> tuple[list[End], list[Array]]:
-    """Openings and caps, the largest first; and the rims of small holes, which are no ends."""
+def find_ends(position: Array, face: Array) -> tuple[list[End], list[Array]]:
+    """Openings and caps, the largest first; and the rims of small holes, which are not ends."""
     found = [_end(position, rim, np.zeros(0, np.int64)) for rim in rims(face)]
     found += [_end(position, rim, cap) for rim, cap in _caps(position, face)]
     found.sort(key=lambda end: -end.diameter)
@@ -76,17 +63,15 @@ def _end(position: Array, rim: Array, cap: Array) -> End:
 
 
 def _caps(position: Array, face: Array) -> list[tuple[Array, Array]]:
-    """Flat, round regions with a sharp rim: the rim and the faces of each."""
+    """The rim and the faces of each flat, round region with a sharp rim."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
-
-    from .surface import _neighbours
 
     corners = position[face]
     normal = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     size = np.linalg.norm(normal, axis=1)
     unit = normal / np.maximum(size, 1e-300)[:, None]
-    one, other, _ = _neighbours(face, len(position))
+    one, other, _ = face_pairs(face, len(position))
     one, other = one // 3, other // 3
     cosine = np.einsum("mi,mi->m", unit[one], unit[other])
     joined = cosine > COPLANAR
@@ -108,22 +93,25 @@ def _caps(position: Array, face: Array) -> list[tuple[Array, Array]]:
         loops = rims(face[cap])
         if len(loops) != 1:
             continue
-        rim = loops[0][::-1]  # seen from the wall: what would close it is the cap
+        rim = loops[0][::-1]  # as the rim of the wall without the cap
         edges = position[rim] - np.roll(position[rim], 1, axis=0)
         length = float(np.linalg.norm(edges, axis=1).sum())
-        if 2 * np.pi * area[number] > ROUND * length**2:  # area holds twice the areas
+        if 2 * np.pi * area[number] > ROUND * length**2:  # `area` is twice the area
             found.append((rim, cap))
     return found
 
 
-def chosen(found: list[End], wanted: str) -> tuple[int, str]:
-    """The number of the inlet among the ends, and how it was chosen. `wanted`: auto, a number from 1, or a point "x y z"."""
+def choose_inlet(found: list[End], wanted: str) -> tuple[int, str]:
+    """The index of the inlet among the ends, and how it was chosen.
+
+    `wanted` is "auto", the number of an end (from 1), or a point "x y z" near one.
+    """
     listed = "; ".join(f"{k + 1}: {described(end)}" for k, end in enumerate(found))
     if wanted == "auto":
         if found[1].diameter > ALIKE * found[0].diameter:
             raise ArteryError(
-                f"its ends are of one size, so that the inlet cannot be told from the outlet; say which "
-                f"with --inlet NUMBER or --inlet 'x y z', a point near it ({listed})"
+                "its ends are of one size, so that the inlet cannot be told from the outlet; "
+                f"say which with --inlet NUMBER or --inlet 'x y z', a point near it ({listed})"
             )
         return 0, (
             f"the inlet was taken to be the largest end, which may be wrong; --inlet NUMBER or "
@@ -138,21 +126,23 @@ def chosen(found: list[End], wanted: str) -> tuple[int, str]:
         return int(numbers[0]) - 1, f"end {int(numbers[0])}, as told"
     if len(numbers) != 3 or not np.isfinite(numbers).all():
         raise ArteryError(
-            f"--inlet must be auto, the number of an end or a point 'x y z' near one, got {wanted!r}; "
+            "--inlet must be auto, the number of an end or a point 'x y z' near one, got "
+            f"{wanted!r}; "
             f"the ends are {listed}"
         )
     distances = [float(np.linalg.norm(end.centre - numbers)) for end in found]
     nearest = int(np.argmin(distances))
     if distances[nearest] > 2 * found[nearest].diameter:
         raise ArteryError(
-            f"--inlet names a point {distances[nearest]:.3g} away from the nearest end; the ends are "
+            f"--inlet names a point {distances[nearest]:.3g} away from the nearest end; the ends "
+            "are "
             f"{listed}"
         )
     return nearest, f"end {nearest + 1}, near the given point"
 
 
 def described(end: End) -> str:
-    """In words, its place to a hundredth of its diameter or better."""
+    """An end in words, with its position to a hundredth of its diameter or better."""
     digits = int(np.clip(2 - np.floor(np.log10(max(end.diameter, 1e-12))), 0, 12))
     x, y, z = (f"{float(x):.{digits}f}" for x in np.round(end.centre, digits) + 0.0)
     kind = "open" if end.is_open else "capped"
@@ -160,7 +150,7 @@ def described(end: End) -> str:
 
 
 def is_extended(position: Array, face: Array, end: End, length: float) -> bool:
-    """Does the vessel begin with a straight tube of constant section, at least so long?"""
+    """Whether the vessel begins at this end with a straight cylinder of at least this length."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import dijkstra
 
@@ -179,15 +169,15 @@ def is_extended(position: Array, face: Array, end: End, length: float) -> bool:
 
 @dataclass(frozen=True)
 class Added:
-    """Nodes and faces that go on from a rim."""
+    """Nodes and faces that are attached to a rim."""
 
     position: Array
     face: Array
-    rim: Array  # where they end; the same if nothing was added
+    rim: Array  # the open rim of the added part; for a cap, the rim it closes
 
 
 def extension(position: Array, end: End, length: float) -> Added:
-    """A straight tube on an open end; a rim that is not flat becomes so within a diameter."""
+    """A straight tube on an open end. A rim that is not flat is flattened within one diameter."""
     rim, corners = end.rim, position[end.rim]
     step = float(np.linalg.norm(corners - np.roll(corners, 1, axis=0), axis=1).mean())
     rings = max(2, round(length / step))
@@ -204,7 +194,7 @@ def extension(position: Array, end: End, length: float) -> Added:
 
 
 def cap(position: Array, rim: Array, rings: int = RINGS) -> Added:
-    """What closes a rim: rings towards its middle, or a fan alone with `rings` 0."""
+    """A cap that closes a rim: rings towards its middle; with `rings` 0, a fan of triangles."""
     corners, size = position[rim], len(rim)
     centre = corners.mean(axis=0)
     shares = np.sqrt(np.arange(rings, 0, -1) / (rings + 1))
@@ -217,6 +207,6 @@ def cap(position: Array, rim: Array, rings: int = RINGS) -> Added:
 
 
 def _band(rim: Array, onward: Array) -> Array:
-    """Faces between two loops of equally many nodes."""
+    """The faces between two loops with the same number of nodes."""
     a, b, c, d = rim, np.roll(rim, -1), onward, np.roll(onward, -1)
     return np.concatenate([np.stack([a, b, c], axis=1), np.stack([b, d, c], axis=1)])

@@ -1,9 +1,12 @@
-"""HDF5 files, read by a process of their own. Damaged files make the HDF5 library hang, crash or ask for all memory; here that
-ends the reading process, which has bounds on time and memory, and becomes an ArteryError.
+"""HDF5 files, read by a separate process.
 
-This file is that process too (run as a program it serves requests, and so imports neither torch nor the rest of the package).
-A request is a line of JSON ["names" | "sample", path, group]. An answer is a number of bytes (8, little-endian) and as many
-bytes: a letter, E for an error's text or D for safetensors data with the attributes as JSON in the metadata.
+Damaged files can make the HDF5 library hang, crash or exhaust the memory. The reading process has
+limits on time and memory; if it dies, the reader raises an ArteryError.
+
+This file is also the program of that process, so it imports neither torch nor the rest of the
+package. A request is a line of JSON, ["names" | "sample", path, group]. An answer is its length (8
+bytes, little-endian) and that many bytes: the letter E and the text of an error, or the letter D
+and safetensors data with the attributes as JSON in the metadata.
 """
 
 from __future__ import annotations
@@ -35,17 +38,19 @@ NAMES: dict[str, tuple[str, ...]] = {
     "wss": ("wss",),
     "pressure": ("pressure",),
 }
-"""Our name of each quantity: the names of its dataset."""
+"""For each quantity, the possible names of its dataset."""
 REQUIRED = ("position", "face", "inlet")
 HINT = 'HDF5 files need h5py: pip install "flashgatr[experiments]"'
 
 
 class _Odd(Exception):
-    """Something in a file that we do not read; the text says what."""
+    """The file contains something that is not supported; the text says what."""
 
 
 class Reader:
-    """The reading process, started when first needed and again after it died; one request at a time."""
+    """The reading process. It is started when needed, and again if it died. One request at a
+    time.
+    """
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -60,7 +65,7 @@ class Reader:
         return found
 
     def sample(self, path: str, group: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Arrays under our names, and attributes."""
+        """The arrays of a sample, by the names in NAMES, and its attributes."""
         arrays, header = self._ask(["sample", path, group])
         return arrays, header["attributes"]
 
@@ -76,7 +81,7 @@ class Reader:
         with self._lock:
             used = self._process is not None
             answer = self._answer(request)
-            if answer is None and used:  # the file before it may be to blame
+            if answer is None and used:  # the previous file may have killed it
                 answer = self._answer(request)
         if answer is None:
             raise _died()
@@ -99,7 +104,7 @@ class Reader:
             content = process.stdout.read(int.from_bytes(size, "little")) if len(size) == 8 else b""
         except OSError:  # it died before it could read the request
             content = b""
-        except BaseException:  # ctrl-C: an answer may still come; the next request must not get it
+        except BaseException:  # after ctrl-C, the next request must not get this answer
             self.close()
             raise
         finally:
@@ -112,7 +117,7 @@ class Reader:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             self.close()
-            # -P: this folder's modules must not stand in for others of the same names
+            # -P: modules in this folder must not shadow others of the same name
             command = [sys.executable, "-P", str(Path(__file__).resolve())]
             pipe = subprocess.PIPE
             self._process = subprocess.Popen(
@@ -216,7 +221,7 @@ def _is_hard(group: Any, name: str) -> bool:
 
 
 def _array(group: Any, name: str) -> Any:
-    """A dataset's values, if it is stored in this file and of a size that can be true."""
+    """The values of a dataset, if it is stored in this file and has a plausible size."""
     import h5py
 
     if not _is_hard(group, name):
@@ -231,7 +236,7 @@ def _array(group: Any, name: str) -> Any:
     if not 1 <= len(found.shape) <= 2 or found.size > 3 * MAX_ROWS:
         raise _Odd(f"{name} has shape {found.shape}, expected at most {MAX_ROWS:,} rows of 3")
     if found.chunks and math.prod(found.chunks) * found.dtype.itemsize > MAX_CHUNK:
-        raise _Odd(f"{name} has chunks of shape {found.chunks}, too large to be true")
+        raise _Odd(f"{name} has chunks of shape {found.chunks}, which is implausibly large")
     plan = found.id.get_create_plist()
     filters = {plan.get_filter(k)[0] for k in range(plan.get_nfilters())}
     if filters - SAFE_FILTERS.keys():

@@ -1,7 +1,8 @@
-"""Raw samples in, shards out: in parallel processes, a hundred sample numbers per file shard_NNNN.safetensors.
+"""Prepares raw samples in parallel and writes shards: shard_NNNN.safetensors, 100 samples each.
 
-A finished shard is kept, so a killed run goes on where it was. A sample that cannot be used is named and left out, and its shard is
-made again the next time. Even one that kills the process that works on it stops nothing else.
+Finished shards are kept, so a killed run continues where it was. A sample that cannot be used is
+reported and left out, and its shard is made again in the next run. If a sample kills the process
+that works on it, the other samples are still prepared.
 """
 
 from __future__ import annotations
@@ -18,16 +19,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .data import tenths
+from ....files import Header
 from .hdf5 import HINT
+from .heat_method import chosen_method
 from .mesh import ArteryError, Mesh
-from .preprocess import chosen_method, prepare
 from .raw import RawMesh, read_raw, sample_names, sample_number
-from .shards import Header, PathLike, read_index, read_shard, write_shard
+from .sets import tenths
+from .shards import PathLike, read_index, read_shard, write_shard
+from .wall import prepare
 
 BLOCK = 100  # sample numbers per shard
 TOTALS = ("nodes", "faces", "inlet", "wss_sum", "wss_max")
-"""What the header keeps of each raw sample, to check a whole data set by."""
+"""Quantities of each raw sample that the header stores, for the checks in `verification`."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -41,7 +44,7 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of one sample: its mesh and totals, or why there is none."""
+    """The mesh and the totals of a sample, or the reason why there is none."""
 
     name: str
     mesh: Mesh | None
@@ -51,7 +54,7 @@ class Outcome(NamedTuple):
 
 @dataclass
 class Result:
-    """Numbers of samples, and what was wrong with those that failed."""
+    """How many samples were made and kept, and the errors of those that failed."""
 
     made: int = 0
     kept: int = 0
@@ -69,8 +72,9 @@ def prepare_folder(
 ) -> Result:
     """Prepare all samples of `source` that `folder` lacks.
 
-    `workers` are processes (default: as many as pay off; with 1 the work is done in this process). `progress` is called with
-    (samples done, samples in all). Samples whose parameters say `synthetic` get a division of their own (data.tenths).
+    `workers` is the number of processes (by default it depends on the number of samples; 1 means
+    this process). `progress` is called with (samples done, samples in all). Samples whose
+    parameters say `synthetic` get their own division (sets.tenths).
     """
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
@@ -116,7 +120,7 @@ def prepare_folder(
 
 
 def _blocks(names: Iterable[str], result: Result) -> dict[int, list[str]]:
-    """The samples of each shard, by number. Those without a number of their own fail."""
+    """The samples of each shard, by number. Samples without a number, or with one taken, fail."""
     owner: dict[int, str] = {}
     for name in names:
         number = sample_number(name)
@@ -133,19 +137,19 @@ def _blocks(names: Iterable[str], result: Result) -> dict[int, list[str]]:
 
 
 def _is_synthetic(source: PathLike, names: Iterable[str]) -> bool:
-    """What the first sample that can be read says; the others must agree."""
+    """Whether the first readable sample is synthetic; the others must agree with it."""
     for name in names:
         try:
             return bool(read_raw(source, name).parameters.get("synthetic"))
         except ArteryError:
-            continue  # will be reported with the others
+            continue  # reported with the others later
     return False
 
 
 def _is_finished(file: Path, header: Header, members: list[str]) -> bool:
     if not file.exists():
         return False
-    read_shard(file)  # intact?
+    read_shard(file)  # raises an error if it is damaged
     _, found = read_index(file)
     for key in ("settings", "synthetic", "source"):
         if found.get(key) != header[key]:
@@ -168,7 +172,7 @@ def _finish(file: Path, outcomes: list[Outcome], header: Header, result: Result)
     result.failed |= {outcome.name: outcome.error for outcome in outcomes if outcome.error}
     good = [outcome for outcome in outcomes if outcome.mesh is not None]
     labelled = sum(o.mesh is not None and o.mesh.wss is not None for o in good)
-    if 0 < labelled < len(good):  # one kind in a shard: the labelled
+    if 0 < labelled < len(good):  # a shard has labels on all of its meshes or on none
         for o in good:
             if o.mesh is not None and o.mesh.wss is None:
                 result.failed[o.name] = f"{o.name} has no wss, which others of its shard have"
@@ -199,7 +203,7 @@ def _totals(raw: RawMesh) -> list[float]:
 
 
 class _Pool:
-    """Runs jobs in order: here, or in processes, of which one that dies takes only its own sample with it."""
+    """Runs jobs in order, here or in processes. A process that dies affects only its own sample."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -245,7 +249,7 @@ class _Pool:
 
 
 def _workers(asked: int | None, samples: int) -> int:
-    """As asked, or one more for each 50 samples (5 s on a Xeon core; a process starts in 3 s)."""
+    """As asked, or one per 50 samples (5 s on a Xeon core; starting a process takes 3 s)."""
     return asked or max(1, min(os.cpu_count() or 1, samples // 50))
 
 

@@ -1,8 +1,9 @@
-"""VTK's XML files, as ParaView, SimVascular and VMTK write them: .vtp (surfaces) and .vtu (grids), read and written without VTK.
+"""Reads VTK's XML files (.vtp, .vtu) as ParaView, SimVascular and VMTK write them; writes .vtp.
 
-An array is text, or bytes in base64 or raw, after a header of unsigned integers: their number of bytes, or with zlib or lzma
-[number of blocks, size of a block, size of the last one or 0, compressed size of each]. Raw bytes stand in <AppendedData> after
-an underscore. Cells are connectivity (nodes of all cells) and offsets (where each ends).
+An array is text, or bytes in base64 or raw, after a header of unsigned integers: their number of
+bytes, or with zlib or lzma [number of blocks, size of a block, size of the last one or 0,
+compressed size of each]. Raw bytes stand in <AppendedData> after an underscore. Cells are
+connectivity (nodes of all cells) and offsets (where each ends).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from .mesh import Array, ArteryError
+from ..data.mesh import Array, ArteryError
 
 MAX_BYTES = 1 << 29  # of one array
 TYPES = {
@@ -43,19 +44,21 @@ COMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
 
 @dataclass(frozen=True)
 class Cells:
-    """Nodes with polygons or cells of any kind: cell k has the nodes connectivity[offsets[k] : offsets[k + 1]]."""
+    """Nodes with polygons or other cells: cell k has nodes connectivity[offsets[k]:offsets[k +
+    1]].
+    """
 
     position: Array  # (N, 3) float64
     connectivity: Array
     offsets: Array  # (cells + 1,)
-    types: Array | None  # VTK's number of each cell's kind; None: all are polygons
-    fields: dict[str, Array]  # (N, …), what was asked for
+    types: Array | None  # VTK's type of each cell; None: all are polygons
+    fields: dict[str, Array]  # (N, …), the requested point arrays
     point_arrays: tuple[str, ...]  # names
     cell_arrays: tuple[str, ...]
 
 
 def read(content: bytes, wanted: tuple[str, ...] = ()) -> Cells:
-    """Nodes and cells of a .vtp or .vtu file, and those of its point arrays that are wanted."""
+    """Nodes, cells and the wanted point arrays of a .vtp or .vtu file."""
     head, appended = _split(content)
     if b"\0" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise ArteryError("its text is not UTF-8; save it again, as UTF-8 or ASCII")
@@ -96,13 +99,13 @@ def _in_all(names: list[tuple[str, ...]]) -> tuple[str, ...]:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file begins as those that `write` makes."""
+    """Whether a file begins like those that `write` makes."""
     with path.open("rb") as file:
         return MARK.encode() in file.read(200)
 
 
 def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
-    """A .vtp file: a surface of triangles (M, 3) with numbers (N) or vectors (N, 3) at its nodes."""
+    """A .vtp file: triangles (M, 3) with numbers (N) or vectors (N, 3) at the nodes."""
     numbers = {name: np.asarray(x) for name, x in fields.items()}
     offsets = 3 * np.arange(1, len(face) + 1, dtype=np.int64)
     data = b""
@@ -111,7 +114,8 @@ def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
         nonlocal data
         kind = {"f": "Float", "i": "Int", "u": "UInt"}[x.dtype.kind] + str(8 * x.itemsize)
         parts = f' NumberOfComponents="{x.shape[1]}"' if x.ndim == 2 else ""
-        line = f'<DataArray type="{kind}" Name="{name}"{parts} format="appended" offset="{len(data)}"/>'
+        about = f'type="{kind}" Name="{name}"{parts}'
+        line = f'<DataArray {about} format="appended" offset="{len(data)}"/>'
         data += np.uint64(x.nbytes).tobytes() + np.ascontiguousarray(x).tobytes()
         return line
 
@@ -138,7 +142,7 @@ def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
 
 
 def _split(content: bytes) -> tuple[bytes, bytes]:
-    """The XML without its appended data, and these (which need not be XML)."""
+    """The XML without its appended data, and the appended data, which need not be XML."""
     start = content.find(b"<AppendedData")
     if start < 0:
         return content, b""
@@ -150,7 +154,7 @@ def _split(content: bytes) -> tuple[bytes, bytes]:
 
 
 class _File:
-    """How the arrays of a file are stored."""
+    """The encoding of a file's arrays."""
 
     def __init__(self, root: ElementTree.Element, appended: bytes) -> None:
         self.order = {"LittleEndian": "<", "BigEndian": ">"}[root.get("byte_order", "LittleEndian")]
@@ -164,7 +168,7 @@ class _File:
         self.is_raw = place is not None and place.get("encoding") == "raw"
 
     def array(self, element: ElementTree.Element) -> Array:
-        """All its numbers, one after another."""
+        """All numbers of an array, flat."""
         dtype = np.dtype(self.order + TYPES[element.get("type", "")])
         form = element.get("format", "ascii")
         if form == "ascii":
@@ -185,7 +189,7 @@ class _File:
             _bounded(count)
             if raw:
                 return _taken(source, at + size, count, raw)
-            if b"=" in source[at : at + _quads(size)]:  # a header encoded by itself
+            if b"=" in source[at : at + _quads(size)]:  # the header was encoded separately
                 return _taken(source, at + _quads(size), count, raw)
             return _taken(source, at, size + count, raw)[size:]
         (blocks,) = self._numbers(_taken(source, at, size, raw))
@@ -211,7 +215,7 @@ class _File:
 
 
 def _quads(count: int) -> int:
-    """Characters of base64 for so many bytes."""
+    """The number of base64 characters for this many bytes."""
     return (count + 2) // 3 * 4
 
 
@@ -228,7 +232,7 @@ def _taken(source: bytes, at: int, count: int, raw: bool) -> bytes:
 
 def _bounded(count: int) -> int:
     if not 0 <= count <= MAX_BYTES:
-        raise ArteryError(f"an array says to have {count:,} bytes, expected {MAX_BYTES:,} at most")
+        raise ArteryError(f"an array declares {count:,} bytes; the limit is {MAX_BYTES:,}")
     return count
 
 
@@ -255,7 +259,7 @@ def _piece(file: _File, piece: ElementTree.Element, kind: str, wanted: tuple[str
     }
     position = file.array(points).astype(np.float64).reshape(-1, 3)
     if len(position) != count:
-        raise ArteryError(f"it has {len(position)} points, but says {count}")
+        raise ArteryError(f"it has {len(position)} points, but declares {count}")
     offsets = np.concatenate([[0], cells[1]])
     if (np.diff(offsets) < 0).any() or offsets[-1] != len(cells[0]):
         raise ArteryError("its cells' offsets do not fit their connectivity")

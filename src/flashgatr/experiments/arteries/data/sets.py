@@ -3,8 +3,9 @@
     original    the authors' code: 0-1599, 1600-1798, 1799-1998
     published   Suk et al.:        0-1599, 1600-1799, 1800-1999
 
-A set has those of its samples that the folder has. Synthetic data bring their own division, 80/10/10 by number, in the shards'
-metadata (`"split": {"train": [0, 160], ...}`, ends excluded); it takes the place of the two above.
+Samples missing from the folder are skipped. Synthetic data bring their own division, 80/10/10 by
+number, in the metadata of the shards (`"split": {"train": [0, 160], ...}`, ends excluded), which is
+used instead.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ....files import Header
 from .mesh import ArteryError, Mesh
-from .shards import Header, PathLike, read_index, read_shard
+from .shards import PathLike, read_index, read_shard
 
 SETS = ("train", "val", "test")
 DIVISIONS: dict[str, dict[str, range]] = {
@@ -28,7 +30,7 @@ COMMAND = "flashgatr data arteries"
 
 @dataclass(frozen=True)
 class Summary:
-    """What a set of a folder holds. `label_scale` is None without labels."""
+    """Totals of a set. `label_scale` is None if some meshes have no labels."""
 
     meshes: int
     nodes: int
@@ -39,7 +41,7 @@ class Summary:
 def load(
     folder: PathLike, split: str, *, limit: int | None = None, division: str = "original"
 ) -> list[Mesh]:
-    """The meshes of a set, or its first `limit`, in the order of their numbers."""
+    """The meshes of a set (or its first `limit`), sorted by sample number."""
     contents, chosen = choose(folder, split, limit=limit, division=division)
     return sorted(_read(contents, frozenset(chosen)), key=lambda mesh: mesh.index)
 
@@ -47,7 +49,9 @@ def load(
 def choose(
     folder: PathLike, split: str, *, limit: int | None = None, division: str = "original"
 ) -> tuple[Contents, list[int]]:
-    """What a folder holds, and the numbers of the samples that `load` would read; an error if they are not there."""
+    """The contents of a folder, and the sample numbers that `load` would read; an error if there
+    are none.
+    """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     contents = scan(folder)
@@ -73,7 +77,7 @@ def label_scale(meshes: Iterable[Mesh]) -> float:
 
 
 def tenths(count: int) -> dict[str, list[int]]:
-    """The division of `count` synthetic samples, as metadata hold it.
+    """The division of `count` synthetic samples, as stored in the metadata.
 
     >>> tenths(40)
     {'train': [0, 32], 'val': [32, 36], 'test': [36, 40]}
@@ -87,7 +91,7 @@ def tenths(count: int) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class Contents:
-    """Which samples are in which file, and the division that the files bring, if any."""
+    """The sample numbers in each file, and the division stored in the files, if there is one."""
 
     files: dict[Path, list[int]]
     split: dict[str, range] | None
@@ -95,7 +99,7 @@ class Contents:
 
 
 def scan(folder: PathLike) -> Contents:
-    """A look at all shards of a folder, without reading their meshes."""
+    """Read the sample numbers and headers of all shards in a folder, but not their meshes."""
     paths = sorted(Path(folder).glob("*.safetensors"))
     if not paths:
         raise ArteryError(f"there are no meshes in {folder}; make them with `{COMMAND}`")
@@ -114,13 +118,13 @@ def scan(folder: PathLike) -> Contents:
     for path, split in zip(paths, splits, strict=True):
         if split != splits[0]:
             raise ArteryError(
-                f"{path} is divided otherwise than {paths[0].name}; prepare them again"
+                f"{path} has another division than {paths[0].name}; prepare them again"
             )
     return Contents(files, _ranges(paths[0], splits[0]), headers)
 
 
 def numbers(contents: Contents, split: str, division: str = "original") -> list[int]:
-    """The sample numbers of a set that are there, in order."""
+    """The sample numbers of a set that the folder has, sorted."""
     if split not in SETS:
         raise ValueError(f"unknown set {split!r}; expected one of {', '.join(SETS)}")
     if division not in DIVISIONS:
@@ -130,7 +134,7 @@ def numbers(contents: Contents, split: str, division: str = "original") -> list[
 
 
 def describe(folder: PathLike, division: str = "original") -> dict[str, Summary]:
-    """What each set holds; all of it is read and checked."""
+    """Totals of each set; all files are read and checked."""
     contents = scan(folder)
     return {name: _summary(contents, numbers(contents, name, division)) for name in SETS}
 

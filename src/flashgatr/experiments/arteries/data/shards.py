@@ -1,33 +1,37 @@
-"""Prepared meshes in safetensors files, packed along the first axis: mesh m owns rows offsets[m]:offsets[m+1].
+"""Prepared meshes in safetensors files: mesh m owns rows offsets[m]:offsets[m+1].
 
-    index (M)   offsets (M+1)   inlet_diameter (M)   position, normal, wss (T, 3)   geodesic (T)   face (F, 3)   face_offsets (M+1)
+    index, inlet_diameter          (M)      one per mesh
+    offsets, face_offsets          (M + 1)
+    position, normal, wss          (T, 3)   T nodes in all
+    geodesic                       (T)
+    face                           (F, 3)   node numbers within their mesh
 
-Our files hold float32, face numbers within their mesh, and as metadata a format number, the meshes' names, how they were made and
-a SHA-256 over it all. The compact copies in circulation have 16-bit numbers (position and geodesic with an origin and a scale per
-mesh), no faces and no metadata. The mask follows from geodesic and inlet_diameter. wss is absent where there are no labels.
+Our files hold float32 and, as metadata, a format number, the names of the meshes, how they were
+made, and a SHA-256 over everything. The compact copies in circulation have 16-bit numbers (position
+and geodesic with an origin and a scale per mesh), no faces and no metadata. The mask is computed
+from geodesic and inlet_diameter. Meshes without labels have no wss.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from ...io import _write
+from .... import files
+from ....files import Header
 from .mesh import Array, ArteryError, Mesh, between
-from .preprocess import MARGIN
+from .wall import MARGIN
 
 PathLike: TypeAlias = str | os.PathLike[str]
-Header: TypeAlias = dict[str, Any]
 
 FORMAT = 1
 KEY = "arteries"  # of our entry in the metadata
+HEADER = dict(names=list, settings=dict)
 OWN = {
     "index": "I32",
     "offsets": "I64",
@@ -66,18 +70,18 @@ NUMPY = {"I32": "<i4", "I64": "<i8", "F32": "<f4", "F16": "<f2", "U16": "<u2"}
 
 
 def read_shard(path: PathLike, numbers: Container[int] | None = None) -> list[Mesh]:
-    """The meshes of a file, all or those with the given sample numbers, after checking all of the file."""
+    """Check a file and return its meshes: all, or those with the given sample numbers."""
     with _named(path):
-        header, tensors = _parsed(Path(path).read_bytes())
+        header, tensors = _parsed(files.read(Path(path)))
         return _meshes(tensors, header, numbers)
 
 
 def read_index(path: PathLike) -> tuple[list[int], Header]:
-    """Sample numbers and how the file was made ({} for a compact copy), without reading or checking the rest."""
+    """The sample numbers and the header of a file ({} for a compact copy); the rest is not read."""
     from safetensors import safe_open
 
     with _named(path), safe_open(os.fspath(path), framework="numpy") as file:
-        header = _header(file.metadata())
+        header = files.parse_header(file.metadata(), KEY, FORMAT, HEADER)
         index = file.get_tensor("index")
         if index.dtype != np.int32 or index.ndim != 1:
             raise ArteryError(f"index has dtype {index.dtype} and shape {index.shape}")
@@ -85,18 +89,15 @@ def read_index(path: PathLike) -> tuple[list[int], Header]:
 
 
 def write_shard(path: PathLike, meshes: Sequence[Mesh], header: Header) -> None:
-    """Write meshes (aside, then renamed). `header` says how they were made: source, settings and what else JSON can hold."""
-    from safetensors.numpy import save
-
+    """Write meshes atomically. `header` says how they were made: source, settings, any other
+    JSON.
+    """
     if not meshes:
         raise ValueError("a shard needs at least one mesh")
     tensors = _packed(meshes)
     header = {"source": "", "settings": {}, **header}
     header |= {"format": FORMAT, "names": [mesh.name for mesh in meshes]}
-    content = {name: (list(x.shape), x.tobytes()) for name, x in tensors.items()}
-    header["sha256"] = _digest(header, content)
-    # One entry, because the library writes several in no fixed order.
-    _write(Path(path), save(tensors, {KEY: json.dumps(header, sort_keys=True)}))
+    files.write(Path(path), files.pack_arrays(KEY, header, tensors)[0])
 
 
 def _packed(meshes: Sequence[Mesh]) -> dict[str, Array]:
@@ -124,7 +125,7 @@ def _offsets(parts: list[Array]) -> Array:
 
 @contextmanager
 def _named(path: PathLike) -> Iterator[None]:
-    """Whatever a damaged file raises becomes an ArteryError with the file's name."""
+    """Turn all errors that a damaged file can raise into an ArteryError with its name."""
     from safetensors import SafetensorError
 
     try:
@@ -140,64 +141,28 @@ def _named(path: PathLike) -> Iterator[None]:
         RecursionError,
     ) as error:
         raise ArteryError(
-            f"{path} is damaged or not a shard of meshes: {error}; delete it and make or copy it again"
+            f"{path} is damaged or not a shard of meshes: {error}; delete it and make or copy it "
+            "again"
         ) from error
 
 
 def _parsed(content: bytes) -> tuple[Header, dict[str, Array]]:
-    from safetensors import deserialize
-
-    tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
-    size = int.from_bytes(content[:8], "little")
-    header = _header(json.loads(content[8 : 8 + size].decode()).get("__metadata__"))
+    header, tensors = files.unpack_arrays(content, KEY, FORMAT, HEADER)
     kinds = COMPACT if "position_scale" in tensors else OWN
     missing, unknown = kinds.keys() - tensors.keys() - OPTIONAL, tensors.keys() - kinds.keys()
     if missing or unknown or ("face" in tensors) != ("face_offsets" in tensors):
         raise ArteryError(f"its tensors are {sorted(tensors)}, expected {sorted(kinds)}")
     if kinds is OWN:
-        _require_hash(header, tensors)
+        files.require_digest(header, {name: tensors[name] for name in OWN if name in tensors})
     for name, tensor in tensors.items():
-        if tensor["dtype"] != kinds[name]:
-            raise ArteryError(f"{name} has dtype {tensor['dtype']}, expected {kinds[name]}")
+        if tensor.dtype != kinds[name]:
+            raise ArteryError(f"{name} has dtype {tensor.dtype}, expected {kinds[name]}")
     arrays = {
-        name: np.frombuffer(tensor["data"], NUMPY[kinds[name]]).reshape(tensor["shape"])
+        name: np.frombuffer(tensor.data, NUMPY[kinds[name]]).reshape(tensor.shape)
         for name, tensor in tensors.items()
     }
     _require_shapes(arrays)
     return header, arrays
-
-
-def _header(metadata: dict[str, str] | None) -> Header:
-    if not metadata or KEY not in metadata:
-        return {}
-    header = json.loads(metadata[KEY])
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        found = header.get("format") if isinstance(header, dict) else None
-        raise ArteryError(f"its format is {found!r}, this version reads {FORMAT}")
-    for key, kind in dict(names=list, settings=dict, sha256=str).items():
-        if not isinstance(header.get(key), kind):
-            raise ArteryError(f"it does not say its {key}")
-    return header
-
-
-def _require_hash(header: Header, tensors: dict[str, Any]) -> None:
-    if not header:
-        raise ArteryError("it does not say how it was made")
-    content = {
-        name: (tensors[name]["shape"], tensors[name]["data"]) for name in OWN if name in tensors
-    }
-    found = _digest(header, content)
-    if found != header["sha256"]:
-        raise ArteryError(f"its SHA-256 is {found[:12]}…, expected {header['sha256'][:12]}…")
-
-
-def _digest(header: Header, tensors: dict[str, tuple[list[int], bytes]]) -> str:
-    plain = {key: value for key, value in header.items() if key != "sha256"}
-    found = hashlib.sha256(json.dumps(plain, sort_keys=True).encode())
-    for name, (shape, content) in tensors.items():
-        found.update(f"{name}{shape}".encode())
-        found.update(content)
-    return found.hexdigest()
 
 
 def _require_shapes(arrays: dict[str, Array]) -> None:
@@ -251,7 +216,7 @@ def _mesh(arrays: dict[str, Array], m: int, name: str, number: int) -> Mesh:
         return np.array(x, dtype=np.float32)
 
     normal, geodesic = own("normal"), own("geodesic")
-    if "position_scale" in arrays:  # rounded to 16 bits
+    if "position_scale" in arrays:  # 16-bit normals are not quite unit vectors
         length = np.linalg.norm(normal, axis=1, keepdims=True)
         if not (abs(length - 1) < 0.1).all():
             raise ArteryError(f"the normals of {name} are not unit vectors")

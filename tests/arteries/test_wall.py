@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashgatr.experiments.arteries import preprocess
-from flashgatr.experiments.arteries.mesh import ArteryError
-from flashgatr.experiments.arteries.preprocess import (
+from flashgatr.experiments.arteries.data import heat_method
+from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.data.wall import (
     geodesics,
     inlet_diameter,
     normals,
@@ -83,7 +83,7 @@ def test_distances_grow_to_the_end_of_a_mesh_of_many_edges(method, length, edges
     if method == "potpourri3d":
         pytest.importorskip("potpourri3d")
     mesh = tube(around=6, length=length, bend=0.0, jitter=0.0)
-    farthest, edge = preprocess._farthest(mesh.position, mesh.face, mesh.inlet)
+    farthest, edge = heat_method._farthest(mesh.position, mesh.face, mesh.inlet)
     assert farthest / edge > edges
     found, x = geodesics(mesh.position, mesh.face, mesh.inlet, method), mesh.position[:, 0]
     assert 0.97 * length < found.max() < 1.02 * length
@@ -96,19 +96,19 @@ def test_meshes_of_fewer_edges_get_the_published_time_step(method, monkeypatch):
     if method == "potpourri3d":
         pytest.importorskip("potpourri3d")
     mesh = tube(around=12, length=20.0)
-    farthest, edge = preprocess._farthest(mesh.position, mesh.face, mesh.inlet)
-    assert 230 < farthest / edge < preprocess.LIMIT
+    farthest, edge = heat_method._farthest(mesh.position, mesh.face, mesh.inlet)
+    assert 230 < farthest / edge < heat_method.LIMIT
     before = geodesics(mesh.position, mesh.face, mesh.inlet, method)
-    monkeypatch.setattr(preprocess, "LIMIT", np.inf)
+    monkeypatch.setattr(heat_method, "LIMIT", np.inf)
     assert np.array_equal(geodesics(mesh.position, mesh.face, mesh.inlet, method), before)
-    monkeypatch.setattr(preprocess, "LIMIT", 100.0)
+    monkeypatch.setattr(heat_method, "LIMIT", 100.0)
     assert not np.array_equal(geodesics(mesh.position, mesh.face, mesh.inlet, method), before)
 
 
 def test_distances_that_do_not_reach_the_end_are_refused(monkeypatch):
     pytest.importorskip("potpourri3d")
     mesh = tube(around=6, length=100.0, bend=0.0, jitter=0.0)
-    monkeypatch.setattr(preprocess, "LIMIT", np.inf)
+    monkeypatch.setattr(heat_method, "LIMIT", np.inf)
     with pytest.raises(ArteryError, match=r"its farthest node is about 100 cm away"):
         geodesics(mesh.position, mesh.face, mesh.inlet, "potpourri3d")
 
@@ -116,7 +116,7 @@ def test_distances_that_do_not_reach_the_end_are_refused(monkeypatch):
 def test_flat_triangles_whose_edges_run_in_zigzag_are_no_reason_to_refuse():
     mesh = tube(around=18, length=20.0, bend=0.0)
     position = mesh.position * np.float32([0.3, 1, 1])
-    farthest, _ = preprocess._farthest(position, mesh.face, mesh.inlet)
+    farthest, _ = heat_method._farthest(position, mesh.face, mesh.inlet)
     found = geodesics(position, mesh.face, mesh.inlet, "scipy").max()
     assert found < 0.7 * farthest
     assert abs(found - 6.1) < 0.2
@@ -153,7 +153,7 @@ def test_without_a_cut_all_nodes_are_kept():
 
 def test_the_fallback_is_taken_where_potpourri3d_is_missing(monkeypatch):
     raw = tube(around=12)
-    monkeypatch.setattr(preprocess, "find_spec", lambda name: None)
+    monkeypatch.setattr(heat_method, "find_spec", lambda name: None)
     assert np.array_equal(prepare(raw).geodesic, prepare(raw, method="scipy").geodesic)
     with pytest.raises(ArteryError, match=r'pip install "flashgatr\[mesh\]"'):
         prepare(raw, method="potpourri3d")
