@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr import files
-from flashgatr.files import FileError
+from flashgatr.io import files
+from flashgatr.io.files import FileError
 
 HEADER = {"format": 1, "name": "a"}
 KINDS = {"name": str}

@@ -106,7 +106,7 @@ class GATr(nn.Module):
         `GATrConfig`: activation, norm_epsilon, distance_epsilon, dropout, checkpoint, rotary_base, and which
         input channels are re-inserted (default: the first ones). Tensors without a place here are an error.
         """
-        from . import original
+        from .io import original
 
         config, state = original.convert(source, axial=cls.item_axes == 2, options=options)
         return io.fill(cls(config), state)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flashgatr.experiments.bench import artery_preprocessing as bench
+from flashgatr.experiments.bench.data import artery_preprocessing as bench
 
 
 def test_its_vessels_are_closed_and_as_large_as_the_published_ones():

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save, save_file
 
-from flashgatr import files
 from flashgatr.experiments.arteries.data import shards
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
 from flashgatr.experiments.arteries.data.wall import prepare
-from flashgatr.files import StoredArray
+from flashgatr.io import files
+from flashgatr.io.files import StoredArray
 
 from .test_fuzz import same
 from .tubes import compact, tube

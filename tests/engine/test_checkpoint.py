@@ -12,7 +12,7 @@ import subprocess
 import pytest
 import torch
 
-from flashgatr.files import sha256
+from flashgatr.io.files import sha256
 from flashgatr.train import checkpoint as checkpoints
 from flashgatr.train.checkpoint import Checkpoint, CheckpointError, load, save
 

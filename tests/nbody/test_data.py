@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.data import SETS, DataError, describe, generate, load
 from flashgatr.experiments.nbody.simulate import Gravity, State, Systems, evolve
-from flashgatr.files import StoredArray, header_digest
+from flashgatr.io.files import StoredArray, header_digest
 
 FAST = Gravity(steps=2)
 NAMES = ("mass", "position", "velocity", "target")

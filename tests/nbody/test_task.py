@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr.experiments.bench.nbody_labels import softened
+from flashgatr.experiments.bench.data.nbody_labels import softened
 from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.nbody import EXPERIMENT
 from flashgatr.experiments.nbody.data import generate

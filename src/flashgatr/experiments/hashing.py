@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..files import sha256
+from ..io.files import sha256
 
 
 def hash_of(arrays: Iterable[npt.NDArray[Any]]) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..files import (
+from ..io.files import (
     from_safetensors,
     read,
     sha256,

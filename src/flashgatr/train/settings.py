@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from .. import files
+from ..io import files
 from . import toml
 from .toml import ConfigError as ConfigError
 

@@ -24,6 +24,11 @@ SPEED = (
 """How fast it is; `nbody-step` comes first, because it times the first call of a process."""
 NAMES = (*SPEED, "numerics", "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
 """What `all` runs, in this order."""
+_ELSEWHERE = {
+    "simulator": ("data.simulator", "run"),
+    "nbody-labels": ("data.nbody_labels", "run"),
+    "artery-preprocessing": ("data.artery_preprocessing", "run"),
+}
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name
     "scaling-figure": ("scaling", "draw"),
@@ -37,7 +42,7 @@ def find(name: str) -> Callable[[], object]:
     if name not in (*NAMES, *_OTHERS):
         known = ", ".join([*NAMES, "scaling-figure", "nbody-figure", "page"])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
-    module, function = _OTHERS.get(name, (name.replace("-", "_"), "run"))
+    module, function = (_ELSEWHERE | _OTHERS).get(name, (name.replace("-", "_"), "run"))
     found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)
     return found
 

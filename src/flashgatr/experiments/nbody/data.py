@@ -24,8 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ... import files
-from ...files import StoredArray
+from ...io import files
+from ...io.files import StoredArray
 from .simulate import Array, Gravity, Systems, simulate
 
 SETS: dict[str, dict[str, Any]] = {
@@ -98,7 +98,7 @@ def generate(
                 progress(name, wanted[name], wanted[name])
     missing = {name: count for name, count in wanted.items() if done[name] is None}
     steps = settings.steps * sum(math.ceil(count / CHUNK) for count in missing.values())
-    with _mapper(_workers(workers, steps)) as run:
+    with mapper(_workers(workers, steps)) as run:
         for name, count in missing.items():
             own = replace(settings, **SETS[name])
             number = list(SETS).index(name)
@@ -167,7 +167,7 @@ def _kept(
 
 
 @contextmanager
-def _mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
+def mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
     """Runs jobs, in order, here or in processes."""
     if workers == 1:
         yield lambda jobs: map(_chunk, jobs)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ....files import Header
+from ....io.files import Header
 from .hdf5 import HINT
 from .heat_method import chosen_method
 from .mesh import ArteryError, Mesh

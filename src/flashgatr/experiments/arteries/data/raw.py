@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from ....files import replacing, write
+from ....io.files import replacing, write
 from .hdf5 import HINT, READER
 from .mesh import Array, ArteryError
 

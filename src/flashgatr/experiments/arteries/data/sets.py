@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....files import Header
+from ....io.files import Header
 from .mesh import ArteryError, Mesh
 from .shards import PathLike, read_index, read_shard
 

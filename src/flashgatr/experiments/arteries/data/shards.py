@@ -22,8 +22,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from .... import files
-from ....files import Header
+from ....io import files
+from ....io.files import Header
 from .mesh import Array, ArteryError, Mesh, between
 from .wall import MARGIN
 

@@ -61,10 +61,10 @@ def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
     every = sets.load(run.config.data.folder, "test", division=options.division)
     meshes = [mesh for mesh in every if mesh.name in titles]
     turns = orientations(meshes, tested_orientation(run))
-    turned = [turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
+    oriented = [turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]
     return {
         mesh.name: Wall(titles[mesh.name], mesh, {run.label: found.numpy() @ turn})
         for mesh, turn, found in zip(
-            meshes, turns, predict_meshes(model, turned, device), strict=True
+            meshes, turns, predict_meshes(model, oriented, device), strict=True
         )
     }

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from .... import files
+from ....io import files
 from ....train import distributed
 from ....train.settings import RunConfig, override
 from ....train.trainer import set_precision

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..nbody import data
-from ..nbody.metrics import summarise, system_errors
-from ..nbody.simulate import Array, Gravity, State, evolve
-from ..results import record
+from ...nbody import data
+from ...nbody.metrics import summarise, system_errors
+from ...nbody.simulate import Array, Gravity, State, evolve
+from ...results import record
 
 METRICS = ("mse", "median", "q90", "trimmed")
 FINER = (50, 800, 200)

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .config import GATrConfig
-from .functional.features import head_widths
-from .io import LoadError
+from ..config import GATrConfig
+from ..functional.features import head_widths
+from .networks import LoadError
 
 State = dict[str, Tensor]
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
+from ..version import __version__
 from . import files
 from .files import FileError, from_safetensors, to_safetensors
-from .version import __version__
 
 Net = TypeVar("Net", bound=nn.Module)
 

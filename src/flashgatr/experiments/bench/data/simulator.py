@@ -9,16 +9,16 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 
-from ..nbody.data import CHUNK, _mapper
-from ..nbody.simulate import Gravity
-from ..results import record
+from ...nbody.data import CHUNK, mapper
+from ...nbody.simulate import Gravity
+from ...results import record
 
 CHUNKS, ROUNDS = 40, 5
 
 
 def rate(workers: int) -> float:
     jobs = [(Gravity(), [0, 0, chunk]) for chunk in range(CHUNKS)]
-    with _mapper(workers) as apply:
+    with mapper(workers) as apply:
         list(apply(jobs))  # starts the processes
         best = float("inf")
         for _ in range(ROUNDS):

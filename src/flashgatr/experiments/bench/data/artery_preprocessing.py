@@ -15,12 +15,12 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from ..arteries.data.mesh import Mesh
-from ..arteries.data.raw import RawMesh
-from ..arteries.data.wall import prepare
-from ..arteries.synthetic.grid import surface, sweep
-from ..arteries.synthetic.tube import draw
-from .timing import Found, Report
+from ...arteries.data.mesh import Mesh
+from ...arteries.data.raw import RawMesh
+from ...arteries.data.wall import prepare
+from ...arteries.synthetic.grid import surface, sweep
+from ...arteries.synthetic.tube import draw
+from ..timing import Found, Report
 
 VESSELS = 10
 MESH = (4, 2, 140)

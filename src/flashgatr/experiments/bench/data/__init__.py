@@ -1,0 +1,1 @@
+"""Benchmarks of data: how fast they are made or prepared, and what n-body labels are worth."""
