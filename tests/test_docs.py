@@ -113,7 +113,7 @@ def test_the_map_shows_the_source_files_and_no_others():
 def test_the_reference_names_every_public_name():
     text = (ROOT / "docs" / "api.md").read_text()
     source = (ROOT / "src" / "flashgatr" / "__init__.py").read_text()
-    public = re.findall(r"^from .* import .* as (\w+)$", source, re.MULTILINE)
+    public = re.findall(r"^from .* import .* as ([A-Za-z]\w+)$", source, re.MULTILINE)
     assert len(public) > 40
     for name in public:
         assert re.search(rf"\b{name}$", text, re.MULTILINE), name
@@ -122,7 +122,7 @@ def test_the_reference_names_every_public_name():
 def test_the_reference_names_every_public_name_of_training():
     text = (ROOT / "docs" / "api.md").read_text().partition("## flashgatr.train\n")[2]
     source = (ROOT / "src" / "flashgatr" / "train" / "__init__.py").read_text()
-    public = re.findall(r"^from .* import .* as (\w+)$", source, re.MULTILINE)
+    public = re.findall(r"^from .* import .* as ([A-Za-z]\w+)$", source, re.MULTILINE)
     assert len(public) > 12
     for name in public:
         assert re.search(rf"(:: |\.|, ){name}$", text, re.MULTILINE), name
