@@ -20,7 +20,7 @@ from .nbody_step import RandomSystems
 from .timing import Found, Report, Step
 
 SMALL = (shortcuts.DIRECT_CALLS, shortcuts.BLOCK_NODE, shortcuts.FLAT_TENSORS)
-MESHES, NODES = 8, 4000
+MESHES, NODES = 4, 16384
 ROUNDS = 30
 PATIENCE = 30_000.0
 """Milliseconds for all rounds of a workload."""
