@@ -119,9 +119,10 @@ def test_the_reference_names_every_public_name():
         assert re.search(rf"\b{name}$", text, re.MULTILINE), name
 
 
-def test_the_reference_names_every_public_name_of_training():
-    text = (ROOT / "docs" / "api.md").read_text().partition("## flashgatr.train\n")[2]
-    source = (ROOT / "src" / "flashgatr" / "train" / "__init__.py").read_text()
+@pytest.mark.parametrize("module", ["train", "functional"])
+def test_the_reference_names_every_public_name_of_a_module(module):
+    text = (ROOT / "docs" / "api.md").read_text().partition(f"## flashgatr.{module}\n")[2]
+    source = (ROOT / "src" / "flashgatr" / module / "__init__.py").read_text()
     public = re.findall(r"^from .* import .* as (\w+)$", source, re.MULTILINE)
     assert len(public) > 12
     for name in public:
