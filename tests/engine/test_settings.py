@@ -362,8 +362,8 @@ def test_suggestions_prefer_the_same_table():
 _PIECES = [
     b"\n", b"[", b"]", b"{", b"}", b"=", b'"', b"'", b'"""', b".", b",", b"#", b"\\", b"\\u",
     b"-", b"_", b"nan", b"inf", b"true", b"0x", b"1e999", b"99999999999999999999",
-    b"1979-05-27T07:32:00Z", b"\0", b"\xff", b"\xc3", b"[train]", b"[[model]]", b"steps", b"options",
-    b"\r", b"  ", b"+", b"e",
+    b"1979-05-27T07:32:00Z", b"\0", b"\xff", b"\xc3", b"[train]", b"[[model]]", b"steps",
+    b"options", b"\r", b"  ", b"+", b"e",
 ]  # fmt: skip
 
 
