@@ -661,16 +661,40 @@ def test_the_sentence_about_loading_is_true():
     assert f"the host {host:.3f} ms of these {own:.3f} ms" in text
 
 
-def test_the_readme_has_the_latest_times():
-    text = " ".join((ROOT / "README.md").read_text().split())
-    rows = [row.split(" | ") for row in of_the_speed()]
-    step, scaling_row = (next(r for r in rows if name in r[0]) for name in ("Adam", "16,384"))
-    assert f"trains at {step[1]} per step" in text
-    ours, theirs = scaling_row[1], scaling_row[2].removesuffix(" |")
-    assert (
-        f"4 × 16,384 items take {ours}, where a Transformer of the same width takes {theirs}"
-        in text
+def facts_of_the_readme():
+    """What the README's table of measured facts shows: one row of figures each."""
+    few, many = (
+        _figure("mse", model, samples, "eval")
+        for model, samples in (("gatr", 100), ("transformer", 100_000))
     )
+    yield f"{few:.1e}", f"{many:.1e}, a Transformer trained on 100,000"
+    ours, theirs = (_artery("epsilon_mean", m, **OURS) for m in ("gatr", "transformer"))
+    yield f"{ours:.2f} %", f"{theirs:.2f} %, a Transformer at the same steps"
+    step = next(row.split(" | ") for row in of_the_speed() if "Adam" in row)
+    authors = measured("libraries", "time", model="gatr", machine="H200")
+    yield (
+        step[1],
+        f"{step[2].removesuffix(' |')}, a Transformer; {authors:.0f} ms, the authors' code",
+    )
+    far = dict(dtype="float32", distance=1e4, machine="H200")
+    with_, without = (
+        measured("equivariance", "invariant error, max/std", recenter=x, **far)
+        for x in (True, False)
+    )
+    yield f"{with_:.1e}", f"{without:.1e} without recentring"
+
+
+def test_the_readme_has_the_latest_figures():
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| \*\*\w+\*\*: .* \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    facts = list(facts_of_the_readme())
+    assert [ours for ours, _ in rows] == [ours for ours, _ in facts]
+    for (_, shown), (_, expected) in zip(rows, facts, strict=True):
+        assert shown.startswith(expected)
+    scaling_row = next(row.split(" | ") for row in of_the_speed() if "16,384" in row)
+    ours, theirs = scaling_row[1], scaling_row[2].removesuffix(" |")
+    sentence = f"4 × 16,384 items take {ours}, where a Transformer of the same width takes {theirs}"
+    assert sentence in " ".join(text.split())
 
 
 def test_the_sentence_about_the_cpu_is_true():

@@ -19,6 +19,7 @@ from flashgatr.kernels.cpu.library import library
 from flashgatr.kernels.cuda import compiled, launch
 from flashgatr.kernels.operator import Operator
 from flashgatr.kernels.paths import plain_kernels
+from flashgatr.shortcuts import TRITON_LAUNCH
 
 
 class Watch(TorchDispatchMode):
@@ -206,6 +207,37 @@ def test_a_triton_that_wants_other_arguments_looks_for_its_kernels_itself(monkey
     for _ in range(2):
         kernel[2, 3](x, 5, SIZE=8, num_warps=4)
     assert [call[0] for call in jitted.calls] == ["found", "found"]
+
+
+@pytest.mark.parametrize("error", [TypeError("other arguments"), AttributeError("packed_metadata")])
+def test_a_launch_that_triton_refuses_is_made_the_public_way_from_then_on(monkeypatch, error):
+    def refuse(self, *given):
+        raise error
+
+    monkeypatch.setattr(launch, "_stream", lambda device: 77)
+    monkeypatch.setattr(launch, "_is_watched", lambda: False)
+    monkeypatch.setattr(launch, "_takes_constants", lambda: True)
+    monkeypatch.setattr(_Compiled, "run", refuse)
+    monkeypatch.setattr(TRITON_LAUNCH, "problem", "")
+    jitted = _Jitted()
+    kernel, x = launch.Kernel(jitted), torch.zeros(64)
+    for n in (5, 7, 9):
+        kernel[2, 3](x, n, SIZE=8, num_warps=4)
+    expected = [("found", (2, 3, 1), (x, n), dict(SIZE=8, num_warps=4)) for n in (5, 7, 9)]
+    assert jitted.calls == expected  # every launch once
+    assert str(error) in TRITON_LAUNCH.problem
+
+
+def test_a_torch_without_the_private_stream_is_asked_the_public_way(monkeypatch):
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream", raising=False)
+    stream = SimpleNamespace(cuda_stream=5)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    assert launch._stream(0) == 5
+
+
+def test_a_triton_whose_hooks_cannot_be_read_is_told_of_every_launch(monkeypatch):
+    monkeypatch.setattr(launch, "_runtime", lambda: SimpleNamespace())
+    assert launch._is_watched()
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch):
