@@ -669,7 +669,7 @@ def facts_of_the_readme():
     )
     yield f"{few:.1e}", f"{many:.1e}, a Transformer trained on 100,000"
     ours, theirs = (_artery("epsilon_mean", m, **OURS) for m in ("gatr", "transformer"))
-    yield f"{ours:.2f} %", f"{theirs:.2f} %, a Transformer at the same steps"
+    yield f"{ours:.2f} %", f"{theirs:.2f} %, a Transformer trained for as many steps"
     step = next(row.split(" | ") for row in of_the_speed() if "Adam" in row)
     authors = measured("libraries", "time", model="gatr", machine="H200")
     yield (
