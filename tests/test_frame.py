@@ -1,0 +1,72 @@
+"""A network works in its input's own frame, or in the frame of another set that it is given."""
+
+import contextlib
+
+import pytest
+import torch
+
+from flashgatr import AxialGATr, GATr
+from flashgatr.kernels.paths import plain_kernels
+from flashgatr.versors import translate
+
+OPTIONS = dict(
+    in_mv_channels=2, in_s_channels=1, out_mv_channels=1, out_s_channels=1, hidden_mv_channels=4,
+    hidden_s_channels=4, num_blocks=2, num_heads=2,
+)  # fmt: skip
+PATHS = [contextlib.nullcontext, plain_kernels]
+
+
+def _input(*items, dtype=torch.float64):
+    return torch.randn(*items, 2, 16, dtype=dtype), torch.randn(*items, 1, dtype=dtype)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("options", [{}, dict(recenter=False), dict(length_scale=3.0)])
+def test_the_frame_of_the_input_changes_nothing(options, path):
+    for cls, items in ((GATr, (3, 5)), (GATr, (5,)), (AxialGATr, (2, 3, 4))):
+        net = cls(**OPTIONS, **options).double()
+        mv, s = _input(*items)
+        with path():
+            found, expected = net(mv, s, frame=net.frame(mv)), net(mv, s)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_network_in_the_frame_of_another_set_moves_with_both(path):
+    net = GATr(**OPTIONS).double()
+    (mv, s), (other, _), by = _input(3, 5), _input(3, 7), torch.randn(3, 1, 1, 3).double()
+    with path():
+        out, _ = net(mv, s, frame=net.frame(other))
+        moved, _ = net(translate(mv, by), s, frame=net.frame(translate(other, by)))
+        assert not torch.allclose(out, net(mv, s)[0], rtol=1e-3)
+    torch.testing.assert_close(moved, translate(out, by), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("recenter", [True, False])
+def test_a_frame_of_another_precision_is_converted(recenter, path):
+    net = GATr(**OPTIONS, recenter=recenter)
+    mv, s = _input(3, 5, dtype=torch.float32)
+    with path():
+        found, expected = net(mv, s, frame=net.frame(mv.double())), net(mv, s)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        wide = net.double()(mv.double(), s.double(), frame=net.frame(mv))
+    torch.testing.assert_close(wide, tuple(x.double() for x in expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_frame_of_another_number_of_samples_is_refused():
+    net = GATr(**OPTIONS).double()
+    mv, s = _input(3, 5)
+    for count in (2, 4):
+        frame = net.frame(_input(count, 5)[0])
+        with pytest.raises(ValueError, match=rf"frame's center .* got \({count}, 3\)"):
+            net(mv, s, frame=frame)
+        with pytest.raises(ValueError, match=rf"frame's center .* got \({count}, 3\)"):
+            net(
+                mv.flatten(0, 1), s.flatten(0, 1), offsets=torch.tensor([0, 5, 10, 15]), frame=frame
+            )
+    other = GATr(**OPTIONS, recenter=False).double()
+    with pytest.raises(ValueError, match=r"frame's reference .* got \(2, 1\)"):
+        other(mv, s, frame=other.frame(_input(2, 5)[0]))
+    with pytest.raises(ValueError, match="pass it without others"):
+        net(mv, s, frame=net.frame(mv), center=torch.zeros(3).double())
