@@ -1,8 +1,6 @@
-"""A frame is a value, made from one set and applied to any; a block has one meaning."""
+"""A network works in its input's own frame, or in the frame of another set that it is given."""
 
 import contextlib
-import copy
-import pickle
 
 import pytest
 import torch
@@ -10,22 +8,82 @@ import torch
 from flashgatr import AxialGATr, GATr, Sets, embed_point, versors
 from flashgatr.frame import Frame, frame_of
 from flashgatr.kernels.paths import plain_kernels
-from flashgatr.nn import GATrBlock, Surroundings
+from flashgatr.versors import translate
 
 OPTIONS = dict(
-    in_mv_channels=1, in_s_channels=1, out_mv_channels=1, out_s_channels=1, num_blocks=2,
-    hidden_mv_channels=4, hidden_s_channels=8, num_heads=2,
+    in_mv_channels=2, in_s_channels=1, out_mv_channels=1, out_s_channels=1, hidden_mv_channels=4,
+    hidden_s_channels=4, num_blocks=2, num_heads=2,
 )  # fmt: skip
+PATHS = [contextlib.nullcontext, plain_kernels]
 
 
-def data(*items):
+def _input(*items, dtype=torch.float64):
+    return torch.randn(*items, 2, 16, dtype=dtype), torch.randn(*items, 1, dtype=dtype)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("options", [{}, dict(recenter=False), dict(length_scale=3.0)])
+def test_the_frame_of_the_input_changes_nothing(options, path):
+    for cls, items in ((GATr, (3, 5)), (GATr, (5,)), (AxialGATr, (2, 3, 4))):
+        net = cls(**OPTIONS, **options).double()
+        mv, s = _input(*items)
+        with path():
+            found, expected = net(mv, s, frame=net.frame(mv)), net(mv, s)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_network_in_the_frame_of_another_set_moves_with_both(path):
+    net = GATr(**OPTIONS).double()
+    (mv, s), (other, _), by = _input(3, 5), _input(3, 7), torch.randn(3, 1, 1, 3).double()
+    with path():
+        out, _ = net(mv, s, frame=net.frame(other))
+        moved, _ = net(translate(mv, by), s, frame=net.frame(translate(other, by)))
+        assert not torch.allclose(out, net(mv, s)[0], rtol=1e-3)
+    torch.testing.assert_close(moved, translate(out, by), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("recenter", [True, False])
+def test_a_frame_of_another_precision_is_converted(recenter, path):
+    net = GATr(**OPTIONS, recenter=recenter)
+    mv, s = _input(3, 5, dtype=torch.float32)
+    with path():
+        found, expected = net(mv, s, frame=net.frame(mv.double())), net(mv, s)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        wide = net.double()(mv.double(), s.double(), frame=net.frame(mv))
+    torch.testing.assert_close(wide, tuple(x.double() for x in expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_frame_of_another_number_of_samples_is_refused():
+    net = GATr(**OPTIONS).double()
+    mv, s = _input(3, 5)
+    for count in (2, 4):
+        frame = net.frame(_input(count, 5)[0])
+        with pytest.raises(ValueError, match=rf"frame's center .* got \({count}, 3\)"):
+            net(mv, s, frame=frame)
+        with pytest.raises(ValueError, match=rf"frame's center .* got \({count}, 3\)"):
+            net(
+                mv.flatten(0, 1), s.flatten(0, 1), offsets=torch.tensor([0, 5, 10, 15]), frame=frame
+            )
+    other = GATr(**OPTIONS, recenter=False).double()
+    with pytest.raises(ValueError, match=r"frame's reference .* got \(2, 1\)"):
+        other(mv, s, frame=other.frame(_input(2, 5)[0]))
+    with pytest.raises(ValueError, match="pass it without others"):
+        net(mv, s, frame=net.frame(mv), center=torch.zeros(3).double())
+
+
+ONE_POINT = {**OPTIONS, "in_mv_channels": 1}
+
+
+def _points(*items):
     mv = embed_point(torch.randn(*items, 3, dtype=torch.float64) + 5).unsqueeze(-2)
     return mv, torch.randn(*items, 1, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("length", [1.0, 0.1])
 def test_a_frame_is_left_as_it_was_entered(length):
-    mv, _ = data(3, 7)
+    mv, _ = _points(3, 7)
     sets = Sets((3, 7))
     frame = frame_of(mv, sets, length=length)
     inside = frame.enter(mv, sets)
@@ -34,30 +92,17 @@ def test_a_frame_is_left_as_it_was_entered(length):
     torch.testing.assert_close(centre, torch.zeros_like(centre), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("make", [GATr, AxialGATr])
-@pytest.mark.parametrize("length_scale", [1.0, 0.3])
-def test_a_network_in_its_own_frame_gives_what_it_gives_without_one(make, length_scale):
-    net = make(**OPTIONS, length_scale=length_scale).double()
-    mv, s = data(2, 4, 3)
-    if make is GATr:
-        mv, s = mv[:, 0], s[:, 0]
-    expected = net(mv, s)
-    found = net(mv, s, frame=net.frame(mv))
-    assert torch.equal(found[0], expected[0])
-    assert torch.equal(found[1], expected[1])
-
-
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_decoder_takes_the_frame_of_the_set_it_reads(plain):
     """The frame's centre, unit and reference decide, whatever items are seen in it."""
-    net = GATr(**OPTIONS, length_scale=0.5).double()
-    mv, _ = data(2, 6)
-    queries, q = data(2, 3)
+    net = GATr(**ONE_POINT, length_scale=0.5).double()
+    mv, _ = _points(2, 6)
+    queries, q = _points(2, 3)
     frame = net.frame(3 * mv)  # points of weight three: another join reference
     sets = Sets((2, 3))
     inside = frame.enter(queries, sets)
     at_origin = Frame(frame.reference)
-    same = GATr(**OPTIONS, recenter=False).double()
+    same = GATr(**ONE_POINT, recenter=False).double()
     same.load_state_dict(net.state_dict())
     with plain_kernels() if plain else contextlib.nullcontext():
         out, out_s = net(queries, q, frame=frame)
@@ -69,8 +114,8 @@ def test_a_decoder_takes_the_frame_of_the_set_it_reads(plain):
 
 
 def test_a_frame_of_packed_sets_serves_packed_sets_of_other_sizes():
-    net = GATr(**OPTIONS).double()
-    (mv, _), (queries, q) = data(9), data(5)
+    net = GATr(**ONE_POINT).double()
+    (mv, _), (queries, q) = _points(9), _points(5)
     frame = net.frame(mv, Sets((9,), offsets=torch.tensor([0, 4, 9])))
     offsets = torch.tensor([0, 2, 5])
     out, _ = net(queries, q, offsets=offsets, frame=frame)
@@ -78,75 +123,3 @@ def test_a_frame_of_packed_sets_serves_packed_sets_of_other_sizes():
         items = slice(*offsets[b : b + 2].tolist())
         alone = Frame(frame.reference[b], frame.center[b], frame.length)
         torch.testing.assert_close(out[items], net(queries[items], q[items], frame=alone)[0])
-
-
-def test_a_frame_and_a_centre_or_reference_contradict_each_other():
-    net = GATr(**OPTIONS).double()
-    mv, s = data(4)
-    frame = net.frame(mv)
-    for more in (dict(center=torch.zeros(3)), dict(join_reference="canonical")):
-        with pytest.raises(ValueError, match="pass it without others"):
-            net(mv, s, frame=frame, **more)
-
-
-# ---- one meaning per block ----
-
-
-def test_a_block_maps_multivectors_and_scalars_to_the_same():
-    net = GATr(**OPTIONS).double()
-    block = net.blocks[0]
-    assert isinstance(block, GATrBlock)
-    assert not {"plan", "weights", "is_fused"} & vars(block).keys()
-    mv, s = torch.randn(5, 4, 16).double(), torch.randn(5, 8).double()
-    nothing = torch.zeros(5, 0, 16).double(), torch.zeros(5, 0).double()
-    around = Surroundings(torch.ones(1).double(), nothing, Sets((5,)))
-    out, out_s = block(mv, s, around)
-    assert out.shape == mv.shape
-    assert out_s.shape == s.shape
-
-
-def test_hooks_of_a_block_see_multivectors_and_scalars():
-    net = GATr(**OPTIONS)
-    mv, s = (x.float() for x in data(3, 5))
-    if net.obstacle(mv):
-        pytest.skip(net.obstacle(mv))
-    expected, _ = net(mv, s)
-    seen = []
-    hook = net.blocks[1].register_forward_hook(lambda block, given, found: seen.append(found))
-    out, _ = net(mv, s)
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
-    assert [x.shape for x in seen[0]] == [(3, 5, 4, 16), (3, 5, 8)]
-    assert "hooks" in net.obstacle(mv)
-    hook.remove()
-    assert net.obstacle(mv) is None
-
-
-def test_a_network_with_a_module_that_kernels_do_not_know_runs_it():
-    net = GATr(**OPTIONS)
-    mv, s = (x.float() for x in data(3, 5))
-
-    class Other(torch.nn.Module):
-        def __init__(self, block):
-            super().__init__()
-            self.block = block
-
-        def forward(self, mv, s, around):
-            return mv, s
-
-    net.blocks[1] = Other(net.blocks[1])
-    assert net.obstacle(mv) is not None
-    assert net(mv, s)[0].shape == (3, 5, 1, 16)
-
-
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))])
-def test_a_copy_of_a_network_runs_on_its_own_parameters(again):
-    net = GATr(**OPTIONS)
-    mv, s = (x.float() for x in data(3, 5))
-    expected, _ = net(mv, s)
-    other = again(net)
-    assert torch.equal(other(mv, s)[0], expected)
-    with torch.no_grad():
-        for p in other.blocks[0].parameters():
-            p.mul_(2)
-    assert not torch.allclose(other(mv, s)[0], expected)
-    assert torch.equal(net(mv, s)[0], expected)

@@ -1123,6 +1123,64 @@ def test_plain_kernels_are_an_obstacle_until_they_end():
     assert net.obstacle(torch.zeros(1)) is None
 
 
+def test_hooks_of_a_block_are_an_obstacle_while_they_last():
+    net, seen = _net(dtype=torch.float32), []
+    hook = lambda module, given, out: seen.append([x.shape for x in out])  # noqa: E731
+    handle = net.blocks[1].register_forward_hook(hook)
+    _assert_served(net, "hooks", 3, 5)
+    assert seen
+    assert all(shapes == [(3, 5, 4, BLADES), (3, 5, 6)] for shapes in seen)
+    handle.remove()
+    assert net.obstacle(torch.zeros(1)) is None
+    handle = net.blocks[0].register_forward_pre_hook(lambda module, given: None)
+    assert "hooks" in net.obstacle(torch.zeros(1))
+    handle.remove()
+    net.blocks[0] = torch.compile(net.blocks[0], backend="eager")
+    assert net.obstacle(torch.zeros(1)) is None
+    net.blocks[0].register_forward_hook(hook)
+    assert "hooks" in net.obstacle(torch.zeros(1))
+
+
+def test_other_modules_in_place_of_blocks_or_maps_are_an_obstacle():
+    net = _net(dtype=torch.float32)
+    net.blocks[0], net.blocks[1] = net.blocks[1], net.blocks[0]
+    _assert_served(net, "replaced by another module", 3, 5)
+    net = _net(dtype=torch.float32)
+    del net.blocks[1]
+    _assert_served(net, "added or removed", 3, 5)
+    for owner, name in ((lambda net: net, "linear_out"), (lambda net: net.blocks[0].mlp, "linear")):
+        net = _net(dtype=torch.float32)
+        setattr(owner(net), name, torch.nn.Identity())
+        assert net.obstacle(torch.zeros(1)).endswith("EquiLinear as linear map, not Identity")
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view tensor")
+def test_a_sharded_network_stays_on_the_fast_path(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net = _net()
+    mv, s = (x.detach() for x in _data(net, 3, 5))
+    expected = net(mv, s)
+    store = f"file://{tmp_path / 'store'}"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for module in (*net.blocks, net):
+            fully_shard(module, mesh=mesh)
+        for _ in range(3):  # sharding registers hooks of its own
+            assert net.obstacle(mv) is None
+            found = net(mv, s)
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+            found[0].sum().backward()
+        assert net.blocks[0].mlp.linear.weight.grad is not None
+        net.blocks[0].register_forward_hook(lambda module, given, out: None)
+        assert "hooks" in net.obstacle(mv)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def _one_head(features):
     """A network whose queries have this many features: twelve per multivector, and scalars."""
     mv = (features - 4) // 12

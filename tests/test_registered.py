@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashgatr import GATr
-from flashgatr.functional.attention import _switched_off
+from flashgatr.functional.attention import _mask_by_features
 from flashgatr.kernels import cpu
 from flashgatr.kernels.cpu.deferred import settle
 from flashgatr.kernels.cpu.library import library
@@ -309,7 +309,7 @@ def test_a_spare_feature_switches_keys_off(dtype, width):
     q, k = (torch.randn(2, 6, heads, width).to(dtype) for heads in (3, 1))
     mask = torch.rand(2, 6) > 0.4
     mask[:, 0] = True
-    more_q, more_k = _switched_off(q, k, mask)
+    more_q, more_k = _mask_by_features(q, k, mask)
     assert more_q.shape[-1] % 8 == 0
     found = torch.einsum("bnhd,bmd->bhnm", more_q.float(), more_k[:, :, 0].float())
     logits = torch.einsum("bnhd,bmd->bhnm", q.float(), k[:, :, 0].float())

@@ -1,8 +1,9 @@
 """Small constant tensors, made once per dtype and device.
 
-A cache of tensors can be poisoned: by inference mode (such tensors cannot enter autograd later), by fake tensors
-of a tracer, by the wrapped tensors of torch.func, by a compiled graph. Constants are therefore cached only when they are ordinary tensors for
-ordinary inputs; a tracer gets a fresh one, which it folds into its graph.
+Some tensors must not be cached: those made in inference mode (they cannot enter autograd later),
+fake tensors of a tracer, wrapped tensors of torch.func, tensors of a compiled graph. A constant
+is therefore cached only if it is an ordinary tensor and made for an ordinary input. A tracer gets
+a new tensor, which it folds into its graph.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ def indices(values: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def traced_as_constant(function: Function) -> Function:
-    """Compilers call the function once and keep the result. (torch's own decorator would import the compiler at once.)"""
+    """Decorator: compilers call the function once and keep the result.
+
+    torch's own decorator would import the compiler immediately.
+    """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def is_wrapped(x: Tensor) -> bool:
-    """Whether x lives inside a transform of torch.func (vmap, grad), where its numbers cannot be read.
+    """Whether x is inside a transform of torch.func (vmap, grad), where its values cannot be read.
 
-    True where torch does not tell: whoever asks then takes the way that is always right.
+    True if torch cannot tell: callers then take the path that is always correct.
     """
     if torch.compiler.is_compiling():
-        return False  # a compiler sees through the transform
+        return False  # compilers trace through the transform
     try:
         return torch._C._functorch.is_functorch_wrapped_tensor(x)
     except AttributeError:  # a private name that another torch may lack
@@ -48,7 +52,7 @@ def is_wrapped(x: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of torch.func is under way, whatever it transforms; True where torch does not tell."""
+    """Whether any transform of torch.func is active; True if torch cannot tell."""
     if torch.compiler.is_compiling():
         return False
     try:

@@ -1,7 +1,8 @@
-"""The fast path: a network's blocks on rows, by the kernels, from the parameters of the plain modules.
+"""The fast path: kernels run a network's blocks on rows, with the parameters of the modules.
 
-Chosen once per call, at the top. `FastPath.obstacle` tells why it cannot serve; the plain modules then do.
-Between `kernels`, which know tensors and sizes, and `nn`, which knows modules, this file is the only link.
+It is chosen once per call of the network. If it cannot run, `FastPath.obstacle` tells why, and
+the plain modules run instead. `kernels` knows tensors and sizes, `nn` knows modules; only this
+file knows both.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ from .nn.block import GATrBlock, Surroundings, run_in_turn
 from .precision import full_precision, stream_dtype
 
 Rows = tuple[Tensor, Tensor]
-"""The residual stream, and what is still to be added to it."""
-
+"""The residual stream, and the update still to be added to it."""
 
 _SHARDED = "run_on_rows"
-"""Name of the method of a sharded block that gathers its parameters and runs it on rows."""
+"""Name of the method that FSDP gets on a sharded block: gather its parameters, run it on rows."""
 
 
 class FastBlock:
-    """What the fast path keeps of one block: its plan, and its weights as the kernels want them."""
+    """What the fast path keeps for one block: its plan and its prepared weights."""
 
     def __init__(self, block: GATrBlock) -> None:
         self.block, self.kind = block, type(block)
@@ -70,7 +70,7 @@ class FastBlock:
     def run(
         self, x: Tensor, delta: Tensor, context: RowContext, prepared: list[Tensor] | None = None
     ) -> Rows:
-        """The block on rows; its weights are prepared here unless they are already."""
+        """Run the block on rows; `prepared` are its weights if they are prepared already."""
         parameters = self.parameters
         if prepared is None:
             flat = [p for group in parameters.every for p in group]
@@ -80,22 +80,21 @@ class FastBlock:
         return run_block(ours, x, delta, context)
 
     def obstacle(self, module: nn.Module) -> str | None:
-        """Why the kernels cannot stand for this module of the network's list of blocks."""
-        if (
-            getattr(module, "_orig_mod", module) is not self.block
-        ):  # compiled ones hold the original
+        """Why the kernels cannot replace this module of the network; None if they can."""
+        original = getattr(module, "_orig_mod", module)  # a compiled module holds the original
+        if original is not self.block:
             return "a block was replaced by another module"
         if type(self.block) is not self.kind:
             self._follow_sharding()
-        elif self.block._forward_hooks or self.block._forward_pre_hooks:
-            return "a block has hooks, which see multivectors and scalars"
+        if _has_hooks(module) or _has_hooks(self.block):
+            return "a block has hooks, which expect multivectors and scalars"
         for layer in self.layers.every:
             if not isinstance(layer, EquiLinear):
                 return _unknown(layer)
         return None
 
     def _follow_sharding(self) -> None:
-        """Sharding (FSDP) changes a block's class; it must gather its parameters for the kernels too."""
+        """Sharding (FSDP) changed the block's class: gather its parameters before `run`, too."""
         from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
         self.kind = type(self.block)
@@ -106,10 +105,10 @@ class FastBlock:
 
 
 class FastLinear:
-    """What the fast path keeps of one of the network's two ends."""
+    """What the fast path keeps for the network's first or last linear map."""
 
     def __init__(self, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
-        """Multivector and scalar channels."""
+        """inputs, outputs: multivector and scalar channels."""
         self.plan = linear_plan(inputs[0], outputs[0], inputs[1], outputs[1])
         self.weights = Weights()
 
@@ -121,7 +120,7 @@ class FastLinear:
 
 
 class FastPath:
-    """A network on rows. The network's modules own all parameters; what is kept here is derived from them."""
+    """Runs a network on rows. Its modules own all parameters; this object keeps derived values."""
 
     def __init__(self, config: GATrConfig, blocks: nn.ModuleList) -> None:
         self.config = config
@@ -134,13 +133,13 @@ class FastPath:
     def obstacle(
         self, mv: Tensor, linear_in: nn.Module, blocks: nn.ModuleList, linear_out: nn.Module
     ) -> str | None:
-        """Why the kernels cannot run these modules on such an input; None if they can."""
+        """Why the kernels cannot run these modules on this input; None if they can."""
         if self.config.rotary not in (False, (False, False)):
             return "the fused kernels have no rotary positions"
         if blocks.training and self.config.dropout:
             return "the fused kernels have no dropout"
         if len(self.blocks) != len(blocks):
-            return "blocks were added or taken away"
+            return "blocks were added or removed"
         for fast, module in zip(self.blocks, blocks, strict=True):
             if found := fast.obstacle(module):
                 return found
@@ -150,7 +149,7 @@ class FastPath:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Within: parameters stay as they are, and what is derived from them is made once."""
+        """Within: parameters must not change; weights are prepared once and kept."""
         kept = [self._first.weights, self._last.weights, *(fast.weights for fast in self.blocks)]
         for weights in kept:
             weights.freeze(True)
@@ -168,7 +167,7 @@ class FastPath:
         linear_in: EquiLinear,
         linear_out: EquiLinear,
     ) -> tuple[Tensor, Tensor]:
-        """The network within its frame, as the plain modules compute it; `around` as for `run_in_turn`."""
+        """The network within its frame; `around` has the contexts of `run_in_turn`."""
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
         contexts = [self._on_rows(context, dtype) for context in around]
@@ -184,7 +183,7 @@ class FastPath:
         return RowContext(reference, rows, around.sets, around.attention_mask)
 
     def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
-        """Whether kernels can also find the frames of these sets, enter and leave them: small ones on CUDA."""
+        """Whether kernels can also compute and apply the frames: for small plain sets on CUDA."""
         c = self.config
         return (
             mv.is_cuda
@@ -202,9 +201,9 @@ class FastPath:
     def run_with_ends(
         self, mv: Tensor, s: Tensor, sets: Sets, linear_in: EquiLinear, linear_out: EquiLinear
     ) -> tuple[Tensor, Tensor]:
-        """The whole network, frames included, with the reference "data": see `takes_ends`."""
+        """The whole network including its frames, with join reference "data"; see `takes_ends`."""
         c, shape = self.config, sets.shape
-        samples = math.prod(shape[:-1])  # reshape cannot find it where there are no scalars
+        samples = math.prod(shape[:-1])  # reshape cannot infer it if there are no scalars
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
@@ -239,7 +238,7 @@ class FastPath:
             return self._last.run(x + delta, linear_out)
 
     def _prepare(self, rows: int, dtype: torch.dtype) -> list[list[Tensor]] | None:
-        """The weights of all blocks, where it saves time to prepare them before the first block runs."""
+        """The weights of all blocks, or None if each block prepares its own when it runs."""
         if torch.compiler.is_compiling() or self.config.checkpoint:
             return None
         side = SideStream.active
@@ -255,7 +254,7 @@ class FastPath:
 
 
 def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
-    """Rows of items of this shape, with the last two item axes exchanged."""
+    """Exchange the last two item axes of rows whose items have this shape."""
     first, second = len(shape) - 2, len(shape) - 1
 
     def swapped(x: Tensor) -> Tensor:
@@ -265,12 +264,12 @@ def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
 
 
 def parameters_of(layer: EquiLinear) -> list[Tensor]:
-    """The parameters of a linear map in the order of `LinearWeights`, without those of no elements."""
+    """The non-empty parameters of a linear map, in the order of `LinearWeights`."""
     return [p for p in layer.weights if p is not None and p.numel()]
 
 
 def plan_of(block: GATrBlock) -> BlockPlan:
-    """What is static about a block."""
+    """The static description of a block."""
     attention, mlp = block.attention, block.mlp
     reinsert = attention.reinsert
     return block_plan(
@@ -289,5 +288,13 @@ def plan_of(block: GATrBlock) -> BlockPlan:
     )
 
 
+def _has_hooks(module: nn.Module) -> bool:
+    """Whether forward hooks are registered, other than those by which torch shards a module."""
+    if not (module._forward_hooks or module._forward_pre_hooks):
+        return False
+    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    return any(not str(hook.__module__).startswith("torch.distributed.") for hook in hooks)
+
+
 def _unknown(layer: nn.Module) -> str:
-    return f"the fused kernels know EquiLinear as linear map, not {type(layer).__name__}"
+    return f"the fused kernels support EquiLinear as linear map, not {type(layer).__name__}"

@@ -1,10 +1,11 @@
-"""A sample's frame: where the network works on it.
+"""The frame of a sample: the coordinates in which the network processes it.
 
-    f(x) = T_c f(T_-c x)      the centre c is moved to the origin and back, lengths are divided by a unit
+    f(x) = T_c f(T_-c x)      the centre c moves to the origin and back, lengths are scaled
 
-For an equivariant f neither changes anything but the rounding. The third part of a frame is the join's
-reference. A frame is made once, from the network's input (or from another set's: a decoder works in the
-frame of what it reads), and applied at both ends. Centre and reference belong to samples, not to items.
+For an equivariant f this changes only the rounding. A frame also holds the join's reference. It
+is made once, from the network's input or from another set (a decoder works in the frame of the
+set it reads), and applied at the input and at the output. Centre and reference are per sample,
+not per item.
 """
 
 from __future__ import annotations
@@ -27,14 +28,23 @@ class Frame:
     """Centre, unit of length and join reference of every sample."""
 
     reference: Tensor
-    """(samples, 1): e123 of the join's reference."""
+    """(samples, 1): the e123 component of the join's reference."""
     center: Tensor | None = None
-    """(samples, 3); None: the origin."""
+    """(samples, 3); None means the origin."""
     length: float = 1.0
     """The unit of length."""
 
+    def for_input(self, mv: Tensor, sets: Sets) -> Frame:
+        """The frame in the dtype and on the device of mv, for every sample of these sets."""
+
+        def checked(x: Tensor, size: int, name: str, what: str) -> Tensor:
+            return arguments.per_sample(x, size, sets.samples, f"the frame's {name}", what).to(mv)
+
+        center = None if self.center is None else checked(self.center, 3, "center", "a point")
+        return Frame(checked(self.reference, 1, "reference", "an e123"), center, self.length)
+
     def enter(self, mv: Tensor, sets: Sets) -> Tensor:
-        """Multivectors (items, C, 16) of these sets as seen in the frame."""
+        """Transform multivectors (items, C, 16) of these sets into the frame."""
         if self.center is not None:
             mv = translate(mv, -self._shift(sets))
         return mv if self.length == 1 else rescale(mv, 1 / self.length)
@@ -46,7 +56,7 @@ class Frame:
         return mv if self.center is None else translate(mv, self._shift(sets))
 
     def references(self, sets: Sets) -> Tensor:
-        """The reference's e123, broadcastable to the items of these sets."""
+        """The e123 component of the reference, broadcastable to the items of these sets."""
         return sets.spread(self.reference).squeeze(-1)
 
     def _shift(self, sets: Sets) -> Tensor:
@@ -65,8 +75,8 @@ def frame_of(
 ) -> Frame:
     """The frame of sets of multivectors (items, C, 16).
 
-    recenter: the centre is the samples' centroid. center: (..., 3) per sample, instead of it.
-    join_reference: "data" (mean of the sample's multivectors), "canonical" (e123 = 1) or a multivector.
+    recenter: the centre of a sample is its centroid. center: (..., 3) per sample, instead of it.
+    join_reference: "data" (mean of a sample's multivectors), "canonical" (e123 = 1) or a tensor.
     """
     if center is None and recenter and mv.shape[-2]:
         center = working_center(mv, sets)

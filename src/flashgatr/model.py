@@ -159,6 +159,8 @@ class GATr(nn.Module):
             frame = self.frame(mv, sets, join_reference, center)
         elif center is not None or not _is_data(join_reference):
             raise ValueError("a frame has a centre and a join reference; pass it without others")
+        else:
+            frame = frame.for_input(mv, sets)
         mv = frame.enter(mv, sets)
         around = self._surroundings(frame, mv, s, sets, attention_mask)
         if is_fast:

@@ -2,8 +2,8 @@
 
 - Residual stream, norms, centroid, distance features and multivector products: float32 at least.
 - Dense products and attention: the parameters' dtype, or autocast's.
-- First and last linear map: the parameters' dtype, also under autocast, so that with float32 parameters the
-  network's inputs reach its outputs on a path that never rounds to 16 bits.
+- First and last linear map: the parameters' dtype, also under autocast. With float32 parameters the
+  network's inputs therefore reach its outputs on a path that never rounds to 16 bits.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def stream_dtype(dtype: torch.dtype) -> torch.dtype:
-    """dtype of the residual stream of a network whose parameters have this dtype."""
+    """The dtype of the residual stream of a network whose parameters have this dtype."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def check_dtype(name: str, x: Tensor, dtype: torch.dtype, owner: str) -> None:
-    """Refuse integers, and float64 beside less; 16 bits and float32 go together."""
+    """Refuse integers, and float64 mixed with lower precision; 16-bit and float32 may be mixed."""
     if not x.is_floating_point() or stream_dtype(x.dtype) != stream_dtype(dtype):
         raise TypeError(
             f"{name} has dtype {x.dtype}, the {owner} {dtype}; cast one of them, for example "
@@ -34,7 +34,7 @@ def check_dtype(name: str, x: Tensor, dtype: torch.dtype, owner: str) -> None:
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Switch autocast off where it is on."""
+    """A context in which autocast is disabled."""
     if device.type != "meta" and torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()

@@ -1,15 +1,15 @@
-"""Ways around torch and Triton that save time, each with the public way beside it.
+"""Faster alternatives to public interfaces of torch and Triton, with these as fallback.
 
-    DIRECT_CALLS      operators are called as functions, past torch's dispatcher
+    DIRECT_CALLS      operators are called as functions, bypassing torch's dispatcher
     BLOCK_NODE        a block on a few small sets is one node of autograd's graph
-    TRITON_LAUNCH     kernels that Triton has compiled are launched past its argument inspection
-    FLAT_TENSORS      parameters are concatenated and gradients divided by one C++ call
+    TRITON_LAUNCH     kernels that Triton has compiled are launched without its argument inspection
+    FLAT_TENSORS      one C++ call concatenates parameters, and one splits gradients
     CUDNN_ATTENTION   cuDNN's attention with shared keys and values of another width
     PACKED_ATTENTION  attention kernels that take packed sets with their offsets
 
-Some need names that torch or Triton keep private. Such a name is looked for when a shortcut is first used;
-if it is missing, or does not do what it did, the shortcut is off and the public way serves, with the same
-results. `flashgatr bench shortcuts` measures what each is worth, docs/fast.md has the numbers.
+Some need private names of torch or Triton. These are checked when a shortcut is first used: if
+one is missing or behaves differently, the shortcut is off and the public interface is used, with
+the same results. `flashgatr bench shortcuts` measures the savings; docs/fast.md lists them.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .constants import is_transformed
 
 
 class Shortcut:
-    """One of them: `is_on` tells whether to take it."""
+    """A shortcut: take it if `is_on`, else use the public interface."""
 
     def __init__(self, name: str, probe: Callable[[], object] | None = None) -> None:
         self.name = name
         self.problem = ""
-        """Why it cannot be taken here."""
+        """Why the shortcut cannot be used here; empty if it can."""
         self._probe = probe
         self._switched_off = False
 
     def check_with(self, probe: Callable[[], object]) -> None:
-        """Run this when the shortcut is first asked for; an exception means that it cannot be taken."""
+        """Set the check that runs at the first use; if it raises, the shortcut is off."""
         self._probe, self.problem = probe, ""
 
     @property
@@ -43,17 +43,17 @@ class Shortcut:
             probe, self._probe = self._probe, None
             try:
                 probe()
-            except Exception as error:  # whatever a private interface of another version does
+            except Exception as error:  # private interfaces may fail in any way
                 self.fail(error)
         return not self._switched_off and not self.problem
 
     def fail(self, error: Exception) -> None:
-        """From here on the public way serves."""
+        """Turn the shortcut off for good, because of this error."""
         self.problem = f"{type(error).__name__}: {error}"
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """Within: the public way, for tests and measurements."""
+        """Within: the shortcut is off, for tests and measurements."""
         before, self._switched_off = self._switched_off, True
         try:
             yield
@@ -62,7 +62,7 @@ class Shortcut:
 
 
 def is_followed() -> bool:
-    """Whether a dispatch mode, a torch.func transform or a tracer follows what is called now."""
+    """Whether a dispatch mode, a torch.func transform or a tracer is active."""
     return (
         bool(torch._C._len_torch_dispatch_stack())
         or is_transformed()
@@ -78,7 +78,7 @@ def flatten(tensors: list[Any]) -> torch.Tensor:
 
 
 def unflatten(flat: torch.Tensor, like: list[Any]) -> list[torch.Tensor]:
-    """The inverse of `flatten`; views."""
+    """The inverse of `flatten`; returns views."""
     if not torch.compiler.is_compiling() and type(flat) is torch.Tensor and FLAT_TENSORS.is_on:
         return list(torch._C._nn.unflatten_dense_tensors(flat, like))
     parts = flat.split([x.numel() for x in like])

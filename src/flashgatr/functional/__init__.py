@@ -1,7 +1,8 @@
-"""The formulas of the network's layers as functions on tensors, for modules, kernels and layers of your own.
+"""The formulas of the network's layers as functions on tensors.
 
-Multivectors are (..., C, 16), auxiliary scalars (..., S). The modules in `flashgatr.nn` add parameters
-and checks; the kernels compute the same faster.
+Multivectors are (..., C, 16), auxiliary scalars (..., S). The modules in `flashgatr.nn` add
+parameters and checks, the kernels compute the same functions faster, and you can build your own
+layers on them.
 """
 
 from .attention import attend as attend

@@ -1,9 +1,9 @@
 """Softmax attention over sets: padded or packed, with masks.
 
-    attend(q, k, v) = softmax(q kᵀ · scale + mask) v        within every sample, over its valid items
+    attend(q, k, v) = softmax(q kᵀ · scale + mask) v      within every sample, over its valid items
 
-Shapes: q (..., N, H, D), k (..., M, 1 or H, D), v (..., M, 1 or H, V); inside, one batch axis and heads
-before items.
+Shapes: q (..., N, H, D), k (..., M, 1 or H, D), v (..., M, 1 or H, V). Internally there is one
+batch axis, and heads come before items.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..constants import traced_as_constant
 
 _HALF = (torch.bfloat16, torch.float16)
 _CALL = 400
-"""Pairs of items whose attention takes a CPU about as long as one more call."""
+"""A call of attention costs a CPU about as much as this number of pairs of items."""
 
 
 def attend(
@@ -34,10 +34,10 @@ def attend(
     context_sets: Sets | None,
     attention_mask: Tensor | None,
 ) -> Tensor:
-    """What the items of q (`sets`) read from the items of k and v (`context_sets`): (..., N, H, V).
+    """Attention of the items of q (`sets`) to those of k and v (`context_sets`): (..., N, H, V).
 
-    attention_mask: boolean (True = may attend) or added to the logits, (N, M) or (..., [heads,] N, M); a
-    mask per head needs the batch axes.
+    attention_mask: (N, M) or (..., [heads,] N, M), boolean (True = may attend) or added to the
+    logits; a mask per head needs the batch axes.
     """
     if (sets is not None and sets.offsets is not None) or (
         context_sets is not None and context_sets.offsets is not None
@@ -56,7 +56,7 @@ def _attend_packed(
     context_sets: Sets | None,
     attention_mask: Tensor | None,
 ) -> Tensor:
-    """Packed sets: directly where a kernel takes offsets, else sample by sample, or padded for this call."""
+    """Attention of packed sets: by a kernel that takes offsets, sample by sample, or padded."""
     if sets is None or context_sets is None or sets.offsets is None or context_sets.offsets is None:
         raise ValueError("queries and keys must both be packed, or neither")
     if attention_mask is not None:
@@ -68,7 +68,7 @@ def _attend_packed(
     if ragged is not None:
         begins = [x.to(torch.int32) for x in (sets.offsets, context_sets.offsets)]
         return ragged(q, k, v, scale, begins, [sets.max_items, context_sets.max_items])
-    if not q.is_cuda and _padding_is_dear(sets, context_sets):
+    if not q.is_cuda and _padding_is_slow(sets, context_sets):
         pairs = (q, sets), (k, context_sets), (v, context_sets)
         parts = zip(*(x.split(owner.lengths) for x, owner in pairs), strict=True)
         return torch.cat([_attend_padded(a, b, c, scale, None, None) for a, b, c in parts])
@@ -79,8 +79,8 @@ def _attend_packed(
     return out[sets.sample, sets.positions(out.device)]
 
 
-def _padding_is_dear(sets: Sets, context_sets: Sets) -> bool:
-    """Whether padding would take longer than one call per sample."""
+def _padding_is_slow(sets: Sets, context_sets: Sets) -> bool:
+    """Whether one padded call would take longer than one call per sample."""
     if torch.compiler.is_compiling() or not (sets.can_be_read and context_sets.can_be_read):
         return False
     pairs = [n * m for n, m in zip(sets.lengths, context_sets.lengths, strict=True)]
@@ -91,13 +91,13 @@ Ragged = Callable[[Tensor, Tensor, Tensor, float, list[Tensor], list[int]], Tens
 
 
 def _ragged_kernel(q: Tensor, k: Tensor, v: Tensor) -> Ragged | None:
-    """A kernel that takes packed sets with their offsets, so that nothing is padded and nothing masked."""
+    """A kernel that takes packed sets with their offsets, without padding; None if none fits."""
     if not q.is_cuda or not q.numel() or not k.numel() or not _may_use("packed attention"):
         return None
     is_new = torch.cuda.get_device_capability(q.device) >= (8, 0)
     allowed = torch.backends.cuda
     has_flash = allowed.flash_sdp_enabled() and allowed.is_flash_attention_available()
-    most = 192 if torch.is_grad_enabled() else 256  # backward passes of more fail on some GPUs
+    most = 192 if torch.is_grad_enabled() else 256  # wider backward passes fail on some GPUs
     if q.dtype in _HALF and max(q.shape[-1], v.shape[-1]) <= most and is_new and has_flash:
         return _flash
     if q.dtype in (*_HALF, torch.float32) and is_new and allowed.mem_efficient_sdp_enabled():
@@ -141,7 +141,7 @@ def _attend_padded(
     leading, (queries, heads, _) = q.shape[:-3], q.shape[-3:]
     keys, values = k.shape[-3], v.shape[-1]
     if mask is not None and attention_mask is None and cudnn_fits(q, k, v, spare=8):
-        q, k = _switched_off(q, k, mask)
+        q, k = _mask_by_features(q, k, mask)
         found = _attend_padded(q, k, v, scale, None, None)
         return torch.where(mask.any(-1).reshape(*leading, 1, 1, 1), found, 0)
     bias, alive = _merge_masks(mask, attention_mask, q, keys)
@@ -150,7 +150,7 @@ def _attend_padded(
         batched = [x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded]
         out = _cudnn(batched[0], batched[1], batched[2], scale)[..., :values]
         return out.transpose(1, 2).reshape(*leading, queries, heads, values)
-    # Equal sizes let every fused kernel run; the zeros change no logit and are cut off again.
+    # Every fused kernel takes equal widths. The zeros change no logit and are cut off again.
     width = max(q.shape[-1], values)
     q, k, v = (_widened(x, width) for x in (q, k, v))
     k, v = (x.expand(*leading, keys, heads, width) for x in (k, v))
@@ -162,10 +162,10 @@ def _attend_padded(
     return out[..., :values].transpose(1, 2).reshape(*leading, queries, heads, values)
 
 
-def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys with a few more features, which make the logits of invalid keys hugely negative.
+def _mask_by_features(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Add features to queries and keys that make the logits of invalid keys hugely negative.
 
-    With a mask cuDNN's kernel could not be used. The weights of the invalid keys come out as exact zeros.
+    Their attention weights are then exactly zero. With a mask, cuDNN's kernel could not be used.
     """
     large = 2.0**15 if q.dtype == torch.float16 else 2.0**60
     more = 8 - q.shape[-1] % 8
@@ -175,7 +175,7 @@ def _switched_off(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
-    """Whether cuDNN's kernel takes these, with `spare` features more.
+    """Whether cuDNN's kernel takes these tensors with `spare` more features.
 
     It is 1.5 to 1.9 times as fast as the next best kernel (H200).
     """
@@ -195,7 +195,7 @@ def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Fused attention (B, H, N, D); keys and values may be shared by all heads, values of another width."""
+    """Fused attention (B, H, N, D); heads may share k and v, and v may have another width."""
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     found = torch.ops.aten._scaled_dot_product_cudnn_attention(
         q, k, v, None, needs_gradient, 0.0, False, False, scale=scale
@@ -205,12 +205,12 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 @traced_as_constant
 def _may_use(name: str) -> bool:
-    """Whether the shortcut of this name is on; a compiler asks once."""
+    """Whether the shortcut of this name is on; a compiler evaluates this once."""
     return next(x for x in shortcuts.EVERY if x.name == name).is_on
 
 
 def _require_arguments(operator: str, *names: str) -> None:
-    """Refuse an operator of another torch that takes its arguments otherwise."""
+    """Raise an error if this version of torch declares the operator with other arguments."""
     arguments = getattr(torch.ops.aten, operator).default._schema.arguments
     found = tuple(argument.name for argument in arguments)
     if found[: len(names)] != names or "scale" not in found:
@@ -247,9 +247,10 @@ def _widened(x: Tensor, width: int) -> Tensor:
 def _merge_masks(
     mask: Tensor | None, attention_mask: Tensor | None, q: Tensor, keys: int
 ) -> tuple[Tensor | None, Tensor | None]:
-    """One mask (batch, heads or 1, queries or 1, keys), and which queries have any key left.
+    """One mask (batch, heads or 1, queries or 1, keys), and which queries have any valid key.
 
-    A query without any key would be NaN; it attends to everything instead and its result is set to zero.
+    Softmax would give NaN for a query without valid keys. Such a query attends to all keys, and its
+    result is set to zero afterwards.
     """
     leading = q.shape[:-3]
     if mask is not None:

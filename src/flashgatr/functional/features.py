@@ -1,11 +1,12 @@
-"""Features of geometric attention: one dot product of them adds up to invariants.
+"""Features of geometric attention: the dot product of two features is a sum of invariants.
 
     logit = [ α Σ_c ⟨q, k⟩ - β_c Σ_c ‖k̂₀ q̂ - q̂₀ k̂‖² + γ Σ q_s k_s ] / √(12 C + S)
 
-⟨q, k⟩ runs over the seven blades without e0 and e123; (q̂₀, q̂) is the trivector (e123, point part) times
-ω(q₀) = q₀ / (q₀² + ε), a point of weight near one, so that the second term is minus its squared distance.
-Written out, that term is the dot product of five features per channel, and the whole logit is one fused
-attention call. Without distance awareness: ⟨q, k⟩ over all eight blades, scale √(8 C + S).
+⟨q, k⟩ runs over the seven blades without e0 and e123. (q̂₀, q̂) is the trivector (e123, point
+part) times ω(q₀) = q₀ / (q₀² + ε): a point of weight near one. The second term is therefore minus
+a squared distance. It expands to the dot product of five features per channel, so the whole logit
+is one dot product, and one fused attention call computes it. Without distance awareness, ⟨q, k⟩
+runs over all eight blades, and the scale is √(8 C + S).
 
 Shapes: multivectors (..., N, H, C, 16), scalars (..., N, H, S); H = 1 for shared keys.
 """
@@ -23,10 +24,9 @@ from ..constants import indices
 from ..precision import at_least_float32
 
 WITHOUT_E123 = tuple(i for i in EUCLIDEAN if i != E123)
-"""Blades of the inner product where distances are seen too."""
+"""Blades of the inner product in distance-aware attention."""
 DISTANCE_FEATURES = 5
 """w², ‖p‖² and w p of a point p of weight w."""
-
 
 LEARNED_WEIGHTS = ("none", "distance", "all")
 """Which terms of the logit have learned weights."""
@@ -67,7 +67,7 @@ def weighted_terms(learned_weights: str | bool) -> str:
 
 
 def inner_blades(distance_aware: bool) -> tuple[int, ...]:
-    """Blades that enter the logit by their inner product."""
+    """Blades whose inner product is a term of the logit."""
     return WITHOUT_E123 if distance_aware else EUCLIDEAN
 
 
@@ -77,7 +77,7 @@ def features_per_channel(distance_aware: bool) -> int:
 
 
 def attention_scale(mv_channels: int, s_channels: int, distance_aware: bool) -> float:
-    """What the dot product of features is multiplied by; channels of one head."""
+    """The factor of the dot product of features; the channels are those of one head."""
     return 1 / math.sqrt(features_per_channel(distance_aware) * mv_channels + s_channels)
 
 
@@ -88,7 +88,7 @@ def query_features(
     epsilon: float = 1e-3,
     weights: LogitWeights = LogitWeights(),  # noqa: B008  immutable
 ) -> Tensor:
-    """(..., N, H, features) of queries, which carry the learned weights."""
+    """Features of queries, (..., N, H, features); they include the learned weights."""
     mv, s = at_least_float32(mv), at_least_float32(s)
     parts = [mv.index_select(-1, indices(inner_blades(distance_aware), mv)).flatten(-2)]
     if weights.log_alpha is not None:
@@ -107,7 +107,7 @@ def query_features(
 def key_features(
     mv: Tensor, s: Tensor, distance_aware: bool = True, epsilon: float = 1e-3
 ) -> Tensor:
-    """(..., N, H, features) of keys."""
+    """Features of keys, (..., N, H, features)."""
     mv, s = at_least_float32(mv), at_least_float32(s)
     parts = [mv.index_select(-1, indices(inner_blades(distance_aware), mv)).flatten(-2)]
     if distance_aware:
@@ -119,7 +119,7 @@ def key_features(
 
 
 def _normalised_point(mv: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Weight (..., 1) near one and point part (..., 3) of every multivector's trivector."""
+    """Weight (..., 1), near one, and point part (..., 3) of every multivector's trivector."""
     weight = mv[..., E123, None]
     omega = weight / (weight * weight + epsilon)
     point = mv.index_select(-1, indices(POINT, mv)) * omega

@@ -4,8 +4,9 @@
 
     y's scalar part also receives  S s + bias;     the scalars out are  A s + B ⟨x⟩_0 + bias.
 
-Each of the nine maps is divided by its Frobenius norm, so that weights train and convert as in the
-authors' code. Shapes: mv (..., C, K), s (..., S); inside, T items and K = 16 blades lead: x_KTC.
+Each of the nine maps is divided by its Frobenius norm: weights then train as in the authors' code
+and can be converted from it. Shapes: mv (..., C, K), s (..., S); internally x_KTC with K = 16
+blades and T items.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _SHIFT_OF = tuple(GRADES + PGA.grades[i] for i in EUCLIDEAN)
 
 
 class LinearWeights(NamedTuple):
-    """The parameters of one equivariant linear map; None for parts that it does not have."""
+    """The parameters of one equivariant linear map; None for those it does not have."""
 
     weight: Tensor
     """(C', C, 9): multivectors to multivectors."""
@@ -65,9 +66,9 @@ def basis() -> Tensor:
 def linear(
     mv: Tensor, s: Tensor, weights: LinearWeights, out_s_channels: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The map of multivectors (..., C, 16) and scalars (..., S).
+    """Apply the map to multivectors (..., C, 16) and scalars (..., S).
 
-    out_s_channels: scalar channels of the result where no weight tells, because nothing leads to them.
+    out_s_channels: scalar channels of the result; needed only if mv2s and s2s are both None.
     """
     weight = weights.weight
     items, (out_channels, in_channels, _) = mv.shape[:-2], weight.shape
@@ -75,7 +76,7 @@ def linear(
     x_KTC = mv.movedim(-1, 0).reshape(BLADES, total, in_channels)
 
     weight = weight * constant(SCALES, weight)
-    weight = weight.permute(2, 1, 0).contiguous()  # bmm copies other layouts item by item
+    weight = weight.permute(2, 1, 0).contiguous()  # bmm copies other layouts element by element
     keep_KCC = weight.index_select(0, indices(_GRADE_OF, weight))
     shift_KCC = weight.index_select(0, indices(_SHIFT_OF, weight))
     y_KTC = torch.bmm(x_KTC, keep_KCC)
@@ -103,7 +104,7 @@ def _scalars_out(
         if weight is not None:
             y = F.linear(x, weight, bias)
             out, bias = (y if out is None else out + y), None
-    if out is None:  # nothing comes in: the bias alone
+    if out is None:  # no inputs: the bias alone
         shape = (*s.shape[:-1], out_s_channels)
         return s.new_zeros(shape) if bias is None else bias.expand(shape)
     return out

@@ -30,7 +30,7 @@ _GRADE_OF = PGA.grades
 
 
 class Activation(NamedTuple):
-    """What a gate does with the scalar part of a multivector, and with auxiliary scalars."""
+    """The functions that a gate applies to the scalar parts of multivectors and to scalars."""
 
     gate: Callable[[Tensor], Tensor]
     scalars: Callable[[Tensor], Tensor]
@@ -45,7 +45,7 @@ ACTIVATIONS = {
     "relu": Activation(F.relu, F.relu),
     "sigmoid": Activation(torch.sigmoid, torch.sigmoid),
 }
-"""By name. Kernels know an activation by its place in this table."""
+"""Activations by name. Kernels identify an activation by its position in this table."""
 
 
 def layer_norm(mv: Tensor, s: Tensor, epsilon: float = 0.01) -> tuple[Tensor, Tensor]:
@@ -66,6 +66,6 @@ def gate(mv: Tensor, s: Tensor, activation: str = "gelu") -> tuple[Tensor, Tenso
 
 
 def dropout(mv: Tensor, s: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """Drop each grade of each channel with probability p, which no rotation or shift can see."""
+    """Drop each grade of each channel with probability p; this commutes with Euclidean motions."""
     kept = F.dropout(mv.new_ones(*mv.shape[:-1], GRADES), p)
     return mv * kept.index_select(-1, indices(_GRADE_OF, mv)), F.dropout(s, p)

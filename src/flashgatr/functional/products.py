@@ -1,17 +1,19 @@
-"""Products of multivectors as sums over the terms that are not zero, and the bilinear layer's formula.
+"""Products of multivectors as sums over their non-zero terms, and the bilinear layer's formula.
 
     bilinear(x₁, x₂, x₃, x₄; z) = ( x₁ x₂ , z · join(x₃, x₄) )
 
-z is the e123 part of a reference multivector, which makes the join change sign under mirrors as it must.
-The geometric product has 192 terms, the join 81.
+z is the e123 component of a reference multivector; it changes sign under reflections, which makes
+the second part equivariant. The geometric product has 192 terms, the join 81.
 
-A product is a trilinear form Σ s x_i y_j z_k over a table of terms. Each of its three gradients is the same sum with the
-roles of x, y, z exchanged, so one operator serves forward, backward and every higher derivative:
+A product is a trilinear form Σ s x_i y_j z_k over a table of terms. Each of its three gradients
+is the same sum with the roles of x, y, z exchanged, so one operator computes the forward pass,
+the backward pass and every higher derivative:
 
-    trilinear(a, b, form, slot):  the part that belongs in `slot` (0 = x, 1 = y, 2 = z), given the other two in order.
+    trilinear(a, b, form, slot):  the derivative by `slot` (0 = x, 1 = y, 2 = z) at the other two
 
-Registered with torch.library, so that compilers and exporters see one operator. On a CPU it is a loop of
-multiply-adds over whole components; elsewhere the plain version in `ops`.
+It is registered with torch.library, so that compilers and exporters see one operator. On a CPU it
+is a loop of multiply-adds over whole components; on other devices it is the plain version in
+`ops`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _FORMS: dict[str, tuple[Term, ...]] = {"product": PGA.product_terms, "join": PGA
 
 
 def _reslot(terms: tuple[Term, ...], slot: int) -> tuple[Term, ...]:
-    """Terms (out, a, b, sign) that compute one slot from the other two."""
+    """The terms (out, a, b, sign) by which the other two slots give this one."""
     orders = {0: (1, 2, 0), 1: (2, 1, 0), 2: (0, 1, 2)}  # positions of (out, a, b) in (k, i, j)
     out, a, b = orders[slot]
     return tuple(sorted((t[out], t[a], t[b], t[3]) for t in terms))
@@ -68,7 +70,7 @@ def _apply(x: Tensor, y: Tensor, form: str) -> Tensor:
 
 
 def reference(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
-    """The plain version."""
+    """`trilinear` in plain operations of torch."""
     return contract(a, b, _MATRICES[form, slot])
 
 
@@ -80,7 +82,7 @@ def trilinear(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
 
 @trilinear.register_kernel("cpu")
 def _loop(a: Tensor, b: Tensor, form: str, slot: int) -> Tensor:
-    wide = torch.promote_types(a.dtype, torch.float32)  # sums of 16-bit numbers, not in 16 bits
+    wide = torch.promote_types(a.dtype, torch.float32)  # 16-bit numbers are summed in float32
     parts_a, parts_b = (x.to(wide).movedim(-1, 0).contiguous().unbind() for x in (a, b))
     out = torch.zeros(BLADES, *a.shape[:-1], dtype=wide)
     sums = out.unbind()
@@ -133,5 +135,5 @@ def _batched(
 
 
 def _component_major(x: Tensor) -> Tensor:
-    """The same values with the 16 components outermost in memory, as the fake says."""
+    """The same values with components outermost in memory, as the fake implementation has them."""
     return x.movedim(-1, 0).contiguous().movedim(0, -1)

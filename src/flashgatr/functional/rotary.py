@@ -1,6 +1,6 @@
-"""Rotary positions: scalar channel pairs (c, c + S/2) turn by position · base^(-2c/S).
+"""Rotary positions: scalar channel pairs (c, c + S/2) are rotated by position · base^(-2c/S).
 
-They touch only the auxiliary scalars of queries and keys, so no Euclidean symmetry is affected.
+They change only the auxiliary scalars of queries and keys, so the network stays equivariant.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ..precision import at_least_float32
 
 
 def rotate(s: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Turn scalars (..., N, H, S) at integer positions (N) or (..., N); S even."""
+    """Rotate scalars (..., N, H, S) at integer positions (N) or (..., N); S even."""
     half = s.shape[-1] // 2
     s = at_least_float32(s)
     exponents = torch.arange(half, dtype=s.dtype, device=s.device) / half

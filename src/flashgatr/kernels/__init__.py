@@ -1,5 +1,5 @@
-"""Fast versions of the network's blocks: functions of tensors and sizes that know no module.
+"""Fast versions of the network's blocks: functions of tensors and sizes, independent of modules.
 
-Each has a plain formula in `functional` beside it and is tested against it. `block` runs a block on rows
-(see `rows`); `cuda` and `cpu` hold the kernels of each device behind one protocol (see `backend`).
+Each is tested against its plain formula in `functional`. `block` runs a block on rows (see `rows`);
+`cuda` and `cpu` contain the kernels of each device, behind one protocol (see `backend`).
 """

@@ -1,8 +1,8 @@
-"""What a device's kernels offer: one protocol, and which module implements it for which device.
+"""The protocol of a device's kernels, and the modules that implement it.
 
-A backend is a module. Its functions are the steps of a block on rows, forward and backward; `queries`
-and `update` put them together. Rows are (T, F): see `rows`. Every gradient function names the gradients
-it takes and gives; tensors may be written in place only where a function says so.
+A backend is a module. Its functions are the steps of a block on rows (T, F), forward and backward
+(see `rows`); `queries` and `update` combine them. A function writes its arguments in place only
+if its docstring says so.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ class WeightGradients(Protocol):
     """Gradients of the parameters of several maps."""
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
-        """Of map i: x went in, g is the gradient of what came out."""
+        """Add the gradient of map i, from its input x and the gradient g of its output."""
 
     def collect(self) -> Tensor:
-        """The gradients of all maps' parameters, one after another."""
+        """The gradients of all maps' parameters, concatenated."""
 
 
 class Backend(Protocol):
-    """The steps of a block on one kind of device.
+    """The steps of a block on one type of device.
 
-    `ready` and `always` concern TF32 and are ignored on CPUs: with `ready`, rows and weights are rounded
-    to TF32 already; with `always=False`, a gradient's second output is empty if it equals the first.
+    `ready` and `always` concern TF32 and are ignored on CPUs. With `ready`, rows and weights are
+    already rounded to TF32. With `always=False`, `norm_backward`'s second output is empty if it
+    equals the first.
     """
 
     SMALL_SET: int
     """Largest set of `small_attention`."""
     RECOMPUTE: int
-    """From so many items on, what is cheap to compute again is not saved for the backward pass."""
+    """From this number of items on, the backward pass recomputes cheap results to save memory."""
 
     # ---- columns of rows that the backend chooses ----
     def qkv_columns(self, heads: HeadLayout) -> Columns: ...
@@ -103,14 +104,14 @@ class Backend(Protocol):
     def add_scalars(self, y: Tensor, x: Tensor, count: int) -> None: ...
 
     def one_pass(self) -> AbstractContextManager[None]:
-        """Within: steps on the rows of the same items, whose results only other steps read.
+        """Within: only steps on rows of the same items, and only these steps read their results.
 
-        A backend may run them at the end, in any order that gives the same results.
+        A backend may defer them to the end, and run them in any order that gives the same results.
         """
 
 
 BACKENDS: dict[str, Backend] = {"cuda": cuda, "cpu": cpu}
-"""By type of device."""
+"""The backends by device type."""
 
 
 def backend(x: Tensor) -> Backend:
@@ -125,9 +126,8 @@ def linear_plans(plan: BlockPlan, device: str) -> BlockMaps[LinearPlan]:
     total = heads.total
     reinsert = None
     if plan.reinsert_mv or plan.reinsert_s:
-        reached = heads.queries + heads.keys * (1 + plan.reinsert_values)
         reinsert = linear_plan(
-            plan.reinsert_mv, reached * heads.mv, plan.reinsert_s, reached * heads.s,
+            plan.reinsert_mv, plan.reached * heads.mv, plan.reinsert_s, plan.reached * heads.s,
             bias=False, outputs=be.reinsert_columns(heads, plan.reinsert_values),
         )  # fmt: skip
     return BlockMaps(
@@ -144,7 +144,7 @@ def linear_plans(plan: BlockPlan, device: str) -> BlockMaps[LinearPlan]:
 
 @traced_as_constant
 def prepared_sizes(text: str, device: str) -> list[int]:
-    """Elements of each map's prepared weights; the plan as text, which tracers take for a constant."""
+    """Elements of each map's prepared weights. Tracers treat the plan's text as a constant."""
     plan = read_plan(text)
     plans = (plan,) if isinstance(plan, LinearPlan) else linear_plans(plan, device).every
     return [BACKENDS[device].prepared_size(p) for p in plans]

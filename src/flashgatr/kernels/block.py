@@ -1,10 +1,11 @@
 """A block on rows: two operators around attention.
 
-    x, q, k, v = queries(x, delta)              add the last block's result, normalise, project, features
+    x, q, k, v = queries(x, delta)              add delta, normalise, project, compute features
     x, delta   = update(x, attend(q, k, v))     project, add, normalise, geometric MLP
 
-A block takes and returns the residual stream x and delta, what is still to be added to it: the sum is
-fused with the next norm. What is cheap is computed again in the backward pass instead of saved.
+A block takes and returns the residual stream x and delta, the update still to be added to it: the
+sum is fused with the next norm. The backward pass recomputes cheap results instead of saving
+them.
 """
 
 from __future__ import annotations
@@ -22,32 +23,29 @@ from .backend import backend
 from .block_node import MOST_ROWS, BlockNode, Facts
 from .operator import is_watched
 from .plan import BlockMaps, BlockPlan
-from .queries import queries
+from .queries import TERMS, queries
 from .small_sets import small_attention
 from .update import update
 
-TERMS = "abg"
-"""Letters by which operators know the learned weights: alpha, beta, gamma."""
-
 
 class RowBlock(NamedTuple):
-    """One block's tensors."""
+    """The plan and the tensors of one block."""
 
     plan: BlockPlan
     parameters: BlockMaps[list[Tensor]]
-    """Of each linear map, without those of no elements."""
+    """The non-empty parameters of each linear map."""
     prepared: list[Tensor]
-    """The maps' weights as the backend wants them."""
+    """The prepared weights of each linear map, in the order of `BlockMaps`."""
     logit_weights: LogitWeights
 
 
 class RowContext(NamedTuple):
-    """What every block sees beside its rows."""
+    """The inputs of a block besides its rows."""
 
     reference: Tensor
-    """(T): e123 of the join's reference."""
+    """(T): the e123 component of the join's reference."""
     reinsert: Tensor | None
-    """Rows of the input channels for queries and keys."""
+    """Rows of the input channels that are re-inserted into queries and keys."""
     sets: Sets
     attention_mask: Tensor | None
 
@@ -55,15 +53,15 @@ class RowContext(NamedTuple):
 def run_block(
     block: RowBlock, x: Tensor, delta: Tensor, context: RowContext
 ) -> tuple[Tensor, Tensor]:
-    """The residual stream and what is still to be added to it, after the block."""
-    plan, prepared, own = block.plan, block.prepared, block.parameters
+    """The residual stream and the update still to be added to it, after the block."""
+    plan, maps, own = block.plan, BlockMaps(*block.prepared), block.parameters
     learned = dict(zip(TERMS, block.logit_weights, strict=True))
     logs = [log for log in learned.values() if log is not None]
     terms = "".join(name for name, log in learned.items() if log is not None)
-    first_maps, first = [prepared[1]], list(own.qkv)
-    if own.reinsert is not None:
-        first_maps, first = [prepared[1], prepared[5]], [*own.qkv, *own.reinsert]
-    second_maps = [prepared[0], *prepared[2:5]]
+    first_maps, first = [maps.qkv], list(own.qkv)
+    if maps.reinsert is not None and own.reinsert is not None:
+        first_maps, first = [maps.qkv, maps.reinsert], [*own.qkv, *own.reinsert]
+    second_maps = [maps.output, maps.inputs, maps.wide, maps.last]
     second = [*own.output, *own.inputs, *own.wide, *own.last]
     is_small = _is_small(x, context)
     if is_small and x.shape[0] <= MOST_ROWS and torch.is_grad_enabled() and BLOCK_NODE.is_on:
@@ -84,17 +82,17 @@ def run_block(
 
 
 def _is_small(x: Tensor, context: RowContext) -> bool:
-    """Whether our own kernel for attention within small sets serves."""
+    """Whether our own kernel for attention within small sets can be used."""
     if not context.sets.is_plain or context.attention_mask is not None:
         return False
-    # A traced graph serves all sizes, so it must not depend on this one.
+    # A traced graph is used for all sizes, so it must not depend on this one.
     return not torch.compiler.is_compiling() and context.sets.shape[-1] <= backend(x).SMALL_SET
 
 
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, context: RowContext, is_small: bool
 ) -> Tensor:
-    """(T, H·V) from queries, keys and values of all items."""
+    """Attention of all items: (T, H·V)."""
     sets = context.sets
     if is_small:
         out = small_attention(q, k, v, max(sets.shape[-1], 1), scale)

@@ -1,9 +1,9 @@
 """A block on a few small sets as one node of autograd's graph.
 
-On a small network the graph's bookkeeping costs more than the work. Here the operators' functions are
-called one after another, forward and backward, and autograd sees only the block's inputs and outputs. What
-is saved in between is no part of the graph: for second derivatives the block is run again, operator by
-operator.
+On a small network the bookkeeping of autograd costs more than the kernels. Here the operators'
+functions are called one after another, forward and backward, and autograd sees only the block's
+inputs and outputs. The tensors saved in between are not part of the graph: for second derivatives
+the block is run again, operator by operator.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from .update import update, update_backward
 from .weights import per_parameter
 
 MOST_ROWS = 4096
-"""Beyond, kernels take longer than the bookkeeping, and the memory for what is saved counts."""
+"""With more rows, kernels take longer than the bookkeeping, and saved tensors need much memory."""
 
 
 class Facts(NamedTuple):
-    """What a block needs besides tensors."""
+    """The arguments of a block other than tensors."""
 
     counts: tuple[int, int, int, int]
-    """How many tensors there are of each kind: prepared weights of the first and of the second operator;
-    learned weights of attention; parameters of the first operator. The rest are parameters of the second."""
+    """Numbers of tensors: prepared weights of the first operator, those of the second, learned
+    weights of attention, parameters of the first operator. The rest are the second's."""
     terms: str
-    """Which learned weights there are."""
+    """Letters of the learned weights: see `queries.TERMS`."""
     plan: BlockPlan
     items: int
     """Items of each set."""
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
 def run(
     facts: Facts, x: Tensor, delta: Tensor, reference: Tensor, extra: Tensor | None, *flat: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The block, operator by operator. flat: as `counts` says."""
+    """The block, operator by operator. flat: the tensors that `counts` describes."""
     maps, more, logs, first, second = _split(facts, flat)
     x, _, _, q, k, v, _ = queries(x, delta, extra, maps, first, logs, facts.terms, facts.plan)
     attended = small_attention(q, k, v, facts.items, facts.plan.scale).flatten(1)
@@ -119,3 +119,4 @@ class BlockNode(torch.autograd.Function):
 
 
 _MADE = 11
+"""Number of intermediate tensors that `BlockNode.forward` saves."""

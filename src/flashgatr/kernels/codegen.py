@@ -1,7 +1,7 @@
-"""What compilers of other languages (C, Triton) are told: sums of products, and constants by name.
+"""What the C and Triton kernels get from Python: sums of products as text, and constants.
 
-One generator serves both languages, whose products and sums read alike. The algebra's tables and the
-constants of `functional` are the only source.
+One generator serves both languages, since they write sums and products in the same way.
+Everything is derived from the algebra's tables and the constants of `functional`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ INTEGERS = {
     "BLADES": BLADES,
     "GRADES": GRADES,
     "MAPS": MAPS,
-    "EUCLIDEAN": len(EUCLIDEAN),  # blades of a row that the norm sees: the first ones
+    "EUCLIDEAN": len(EUCLIDEAN),  # blades in the norm: the first ones of a row
     "E123": PLACE[E123],
     "POINT_X": PLACE[POINT[0]],
     "POINT_Y": PLACE[POINT[1]],
     "POINT_Z": PLACE[POINT[2]],
-    "INNER": len(WITHOUT_E123),  # blades of the inner product beside distances: the first ones
+    "INNER": len(WITHOUT_E123),  # blades in the inner product if distance-aware: the first ones
     "DISTANCES": DISTANCE_FEATURES,
     "FEATURES": features_per_channel(True),
     **{name.upper(): place for place, name in enumerate(ACTIVATIONS)},
 }
-"""Counts and places in a row, by the names they have in kernels."""
+"""Counts, and positions of blades in a row, by their names in the kernels."""
 REALS = {
     "GELU_CUBIC": GELU_CUBIC,
     "GELU_CUBIC_TIMES_3": 3 * GELU_CUBIC,
@@ -38,10 +38,11 @@ REALS = {
     "NORMAL_DENSITY": 1 / math.sqrt(2 * math.pi),
     "SCALAR_NORM_EPSILON": SCALAR_NORM_EPSILON,
 }
+"""Real constants, by their names in the kernels."""
 
 
 def sums(form: str, slot: int, left: str, right: str) -> list[str]:
-    """For every blade (in the order of rows), the sum that computes `slot` of a form from the others.
+    """For every blade, in the order of rows, the sum that gives `slot` of a form from the others.
 
     >>> sums("join", 2, "x", "y")[-1]
     'x15*y15'

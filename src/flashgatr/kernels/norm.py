@@ -1,7 +1,7 @@
-"""The norm's part in both operators of a block: shapes of its outputs, gradients through its statistics.
+"""What both operators of a block do for their norm: shapes of outputs, gradients of the statistics.
 
-Both operators give the normalised rows y and the norm's statistics away as outputs: what a backward pass
-saves is then part of the graph, and can be differentiated again.
+Both operators return the normalised rows y and the norm's statistics as outputs. What the
+backward pass saves is therefore part of the graph and can be differentiated again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from .plan import BlockPlan
 
 
 def normed_shapes(x: Tensor, dtype: torch.dtype, plan: BlockPlan) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty tensors in the shapes of x + delta, its normalised rows, their statistics."""
+    """Empty tensors in the shapes of x + delta, its normalised rows and their statistics."""
     width = backend(x).normed_width(plan.sizes)
     y = x.new_empty(x.shape[0], width, dtype=dtype)
     return x.new_empty(x.shape), y, x.new_empty(x.shape[0], 2)
 
 
 def gradient_shapes(y: Tensor, plan: BlockPlan) -> tuple[Tensor, Tensor]:
-    """Empty tensors in the shapes of the gradients of x and delta; the second has no elements if equal."""
+    """Empty tensors in the shapes of the gradients of x and delta; the second one has no elements
+    if it equals the first."""
     shape, stream = (y.shape[0], plan.sizes.width), stream_dtype(y.dtype)
     same = y.dtype == stream and y.device.type == "cpu"
     low = y.new_empty(0) if same else y.new_empty(shape)
@@ -33,7 +34,7 @@ def gradient_shapes(y: Tensor, plan: BlockPlan) -> tuple[Tensor, Tensor]:
 def with_statistics(
     g_new: Tensor | None, g_stat: Tensor | None, y: Tensor, stat: Tensor, plan: BlockPlan
 ) -> Tensor | None:
-    """The gradient of the sum (x + delta), including what comes through the norm's statistics."""
+    """The gradient of x + delta, including the contribution of the norm's statistics."""
     if g_stat is None:
         return g_new
     return recorded.norm_gradient(g_new, None, g_stat, y, stat, plan)
@@ -46,9 +47,9 @@ def recorded_norm(
     stat: Tensor,
     plan: BlockPlan,
 ) -> Tensor:
-    """Gradient of x and delta, from those of the sum, its normalised rows and the statistics.
+    """Gradient of x and delta, from the gradients of the sum, its normalised rows, the statistics.
 
-    found: a part of the normalised rows' gradient that is known already.
+    found: a further contribution to the gradient of the normalised rows.
     """
     g_new, g_y, g_stat = outer
     if found is not None:

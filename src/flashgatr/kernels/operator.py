@@ -1,8 +1,9 @@
-"""An operator: known to torch.library, and called directly where nobody watches.
+"""Operators: registered with torch.library, but called directly unless the call is watched.
 
-Compilers, exporters, tracers and profilers of operators see the registered one. Ordinary eager calls go
-to the same function and the same backward pass through an autograd.Function: on small networks the
-dispatcher's Python costs more than the work (`flashgatr bench shortcuts` measures it).
+A call is watched by compilers, exporters, tracers and dispatch modes; they get the registered
+operator. Ordinary eager calls run the same function and the same backward pass through an
+autograd.Function, because on small networks the dispatcher's Python costs more than the kernels
+(`flashgatr bench shortcuts` measures it).
 
 Plans (see `plan`) are typed arguments of the function; torch.library gets them as text.
 """
@@ -28,11 +29,11 @@ _PLANS = (BlockPlan, LinearPlan, Plan)
 _ORDINARY = {
     Tensor, Parameter, str, int, float, bool, NoneType, torch.dtype, BlockPlan, LinearPlan,
 }  # fmt: skip
-"""Arguments of these very types; anything else, such as a subclass of Tensor, needs the dispatcher."""
+"""Exact types for direct calls; calls with others, such as subclasses of Tensor, are dispatched."""
 
 
 class Operator:
-    """`flashgatr::NAME`. Arguments are given by position; tensors may come in lists."""
+    """The operator `flashgatr::NAME`. All arguments are positional; lists may hold only tensors."""
 
     def __init__(self, name: str, function: Implementation) -> None:
         self.function = function
@@ -75,14 +76,14 @@ class Operator:
         return self._differentiable.apply(*flat, counts)
 
     def _read(self, given: Sequence[Any]) -> list[Any]:
-        """The arguments with plans in place of texts."""
+        """The arguments with texts converted to plans."""
         found = list(given)
         for i in self._plans:
             found[i] = read_plan(found[i])
         return found
 
     def _of_texts(self, function: Implementation) -> Implementation:
-        """The function of texts in place of plans, with the signature that torch.library reads."""
+        """The function with texts in place of plans, and the signature that torch.library reads."""
 
         @functools.wraps(function)
         def called(*given: Any) -> Any:
@@ -102,7 +103,7 @@ def operator(name: str) -> Callable[[Implementation], Operator]:
 
 
 def is_watched(given: Sequence[Any]) -> bool:
-    """Whether a mode, transform or tracer follows this call, or its arguments are not ordinary ones."""
+    """Whether a mode, transform or tracer is active, or an argument is not of an ordinary type."""
     if not shortcuts.DIRECT_CALLS.is_on or shortcuts.is_followed():
         return True
     return not _ORDINARY.issuperset(map(type, given))
@@ -112,7 +113,7 @@ def _differentiable(
     function: Implementation, setup: Implementation, backward: Implementation
 ) -> type[torch.autograd.Function]:
     class Differentiable(torch.autograd.Function):
-        """The function on arguments without lists, whose lengths are in `counts`."""
+        """The function on flattened arguments; the last one holds the lengths of the lists."""
 
         @staticmethod
         def forward(ctx: Any, *flat: Any) -> Any:

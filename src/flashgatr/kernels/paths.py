@@ -1,7 +1,8 @@
 """Which implementation runs: the fused kernels, or the plain layers of `nn`.
 
-Fused wherever possible. The plain layers serve for what the kernels do not cover (rotary positions, dropout
-in training, transforms of torch.func), on devices without kernels, and within `plain_kernels()`.
+The fused kernels run wherever possible. The plain layers run for what the kernels do not support
+(rotary positions, dropout in training, transforms of torch.func), on devices without kernels, and
+within `plain_kernels()`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _plain = os.environ.get("FLASHGATR_KERNELS") == "plain"
 
 @contextlib.contextmanager
 def plain_kernels() -> Iterator[None]:
-    """Within: networks run through the plain layers, whatever the device.
+    """Within: networks run through the plain layers on every device.
 
     For the whole process, set the environment variable FLASHGATR_KERNELS=plain.
     """
@@ -35,29 +36,32 @@ def plain_kernels() -> Iterator[None]:
 
 
 def obstacle(x: Tensor, parameter: Tensor, features: int) -> str | None:
-    """Why the fused operators cannot serve a network with this parameter on this input; None if they can."""
+    """Why the kernels cannot run a network with this parameter on this input; None if they can.
+
+    features: the width of a query.
+    """
     if _plain:
         return "plain kernels were asked for"
     if is_transformed():
-        return "torch.func transforms see through plain operations only"
+        return "torch.func transforms support plain operations only"
     device = x.device.type
     dtype = compute_dtype(parameter)
     if device == "cuda":
-        return _cuda_obstacle(dtype, x.device)
+        return _cuda_obstacle(dtype)
     if device == "cpu":
         return _cpu_obstacle(dtype, features)
     return f"there are no kernels for {device}"
 
 
 def compute_dtype(parameter: Tensor) -> torch.dtype:
-    """dtype of the dense products: autocast's, or the parameters'."""
+    """The dtype of dense products: autocast's, or the parameters'."""
     device = parameter.device.type
     if device != "meta" and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
     return parameter.dtype
 
 
-def _cuda_obstacle(dtype: torch.dtype, device: torch.device) -> str | None:
+def _cuda_obstacle(dtype: torch.dtype) -> str | None:
     if dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"the CUDA kernels do not compute in {dtype}"
     return None if has_triton() else "Triton is not installed"

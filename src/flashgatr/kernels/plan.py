@@ -1,7 +1,7 @@
-"""What is static about a block on rows: channels, heads, epsilons. Typed values, compared by identity.
+"""Plans: the static description of a block on rows (channels, heads, epsilons).
 
-torch's operators know tensors, numbers and strings only. At their boundary, and nowhere else, a plan is
-text: `plan.text`, and `read_plan` gives the plan back.
+torch's operators take only tensors, numbers and strings. At their boundary, and nowhere else, a
+plan is converted to text, `plan.text`; `read_plan` converts it back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Sizes:
-    """Channels of rows."""
+    """Numbers of channels of rows."""
 
     mv: int
     s: int
@@ -49,17 +49,23 @@ class HeadLayout:
 
     @property
     def used_features(self) -> int:
-        """Scalars and features of the multivectors of one head."""
+        """Features of one head: its scalars, and those of its multivectors."""
         return self.s + self.mv * features_per_channel(self.distance_aware)
 
     @property
     def features(self) -> int:
-        """Width of a query: the used features, and zeros up to a multiple of ALIGN."""
+        """Width of a query: `used_features`, padded with zeros to a multiple of ALIGN."""
         return self.used_features + -self.used_features % ALIGN
 
     @property
     def values(self) -> int:
+        """Width of a value."""
         return self.s + BLADES * self.mv
+
+    @property
+    def learned(self) -> int:
+        """Number of learned logit weights: beta per head and channel, alpha and gamma per head."""
+        return self.queries * (self.mv + 2)
 
     @property
     def shapes(self) -> tuple[tuple[int, int], ...]:
@@ -73,9 +79,9 @@ class HeadLayout:
 
 @dataclass(frozen=True, eq=False)
 class BlockPlan:
-    """Everything static about a block; `block_plan` gives the same one for the same arguments.
+    """The static description of a block; `block_plan` returns the same object for the same values.
 
-    Plans are compared by identity: they are keys of caches that every call reads.
+    Plans are compared by identity, because they are keys of caches that every call reads.
     """
 
     mv: int
@@ -86,25 +92,25 @@ class BlockPlan:
     head_s: int
     distance_aware: bool
     activation: int
-    """The activation's place in `functional.ACTIVATIONS`."""
+    """The activation's position in `functional.ACTIVATIONS`."""
     reinsert_mv: int
     reinsert_s: int
     reinsert_values: bool
-    """Whether re-inserted channels reach the values too."""
+    """Whether re-inserted channels are added to the values, too."""
     norm_epsilon: float
     distance_epsilon: float
     text: str = field(init=False, repr=False)
     sizes: Sizes = field(init=False, repr=False)
     wide: Sizes = field(init=False, repr=False)
-    """Channels within the MLP."""
+    """Channels inside the MLP."""
     heads: HeadLayout = field(init=False, repr=False)
     scale: float = field(init=False, repr=False)
-    """Factor of attention's logits."""
+    """The factor of attention's logits."""
 
     def __post_init__(self) -> None:
         head = self.head_mv, self.head_s, self.distance_aware
         made = dict(
-            text=" ".join(["block", *(str(x + 0) for x in self._fields())]),
+            text=" ".join(["block", *(str(x + 0) for x in self._fields())]),  # booleans as 0 and 1
             sizes=Sizes(self.mv, self.s),
             wide=Sizes(2 * self.mv, 2 * self.s),
             heads=HeadLayout(self.queries, self.keys, *head),
@@ -113,11 +119,16 @@ class BlockPlan:
         for name, value in made.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def reached(self) -> int:
+        """Heads to which re-inserted channels are added: queries, keys, perhaps values."""
+        return self.queries + self.keys * (1 + self.reinsert_values)
+
     def _fields(self) -> tuple[float, ...]:
         return tuple(getattr(self, name) for name in _FIELDS)
 
     def __reduce__(self) -> tuple[object, tuple[float, ...]]:
-        """Copies and unpickled plans are the same plan."""
+        """Copying and unpickling give the same object."""
         return block_plan, self._fields()
 
 
@@ -144,7 +155,7 @@ Plan = BlockPlan | LinearPlan
 
 @functools.lru_cache(maxsize=1024)
 def read_plan(text: str) -> Plan:
-    """The plan of a text: the inverse of `BlockPlan.text` and `LinearPlan.text`."""
+    """The plan of this text: the inverse of `BlockPlan.text` and `LinearPlan.text`."""
     kind, *values = text.split()
     if kind == "block":
         return block_plan(*map(float, values))
@@ -153,30 +164,30 @@ def read_plan(text: str) -> Plan:
 
 
 class BlockMaps(NamedTuple, Generic[T]):
-    """Something for each linear map of a block. The order is that of the parameters in memory."""
+    """One value for each linear map of a block, in the order of the parameters in memory."""
 
     output: T
-    """Attention's output."""
+    """From attention's output to the residual stream."""
     qkv: T
-    """Queries, keys and values."""
+    """To queries, keys and values."""
     inputs: T
-    """The four inputs of the bilinear layer."""
+    """To the four inputs of the bilinear layer."""
     wide: T
-    """The bilinear layer's output, twice as wide as the residual stream."""
+    """From products and joins to the gate, twice as wide as the residual stream."""
     last: T
-    """Back to the residual stream's width."""
-    reinsert: T | None
-    """Re-inserted input channels to queries, keys and perhaps values; None without such channels."""
+    """From the gate to the residual stream."""
+    reinsert: T | None = None
+    """From re-inserted input channels to queries, keys and perhaps values; None without them."""
 
     @property
     def every(self) -> tuple[T, ...]:
-        """Those that there are."""
+        """The values of all maps that exist."""
         *most, last = self
         return tuple(most) if last is None else tuple(self)  # type: ignore[arg-type]
 
 
 def grouped(parameters: Sequence[Tensor], plans: Sequence[LinearPlan]) -> list[list[Tensor]]:
-    """The parameters of each map."""
+    """Split the parameters of several maps into those of each map."""
     left, groups = list(parameters), []
     for plan in plans:
         missing, group = plan.parameters, []

@@ -1,6 +1,6 @@
 """The operator before attention.
 
-queries   x, delta  ->  x + delta, its normalised rows y, and queries, keys, values of y
+queries   x, delta  ->  x + delta, its normalised rows y, and the queries, keys and values of y
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from .operator import operator
 from .plan import BlockPlan, grouped
 from .weights import per_parameter
 
+TERMS = "abg"
+"""Letters that denote the learned logit weights in operators: alpha, beta, gamma."""
+
 
 @operator("queries")
 def queries(
@@ -30,10 +33,12 @@ def queries(
     terms: str,
     plan: BlockPlan,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x + delta; its normalised rows and their statistics; queries (T, H, D), keys and values (T, 1 or H, D) of attention;
-    and what they were made of (if worth keeping).
+    """x + delta; its normalised rows and their statistics; queries, keys and values; raw.
 
-    `parameters` are those of qkv, then of the re-inserted channels; `logs` the learned weights that `terms` names.
+    Queries are (T, H, D), keys (T, 1 or H, D), values (T, 1 or H, V). `raw` are the projected
+    rows from which they were computed, or no rows if the backward pass is to recompute them.
+    `parameters` are those of the qkv map, then those of the re-inserted channels; `logs` are the
+    logarithms of the learned weights that `terms` names.
     """
     be = backend(x)
     with be.one_pass():
@@ -45,7 +50,7 @@ def queries(
 
 
 def _raw(y: Tensor, extra: Tensor | None, prepared: Sequence[Tensor], plan: BlockPlan) -> Tensor:
-    """Queries, keys and values before they become features."""
+    """The projected rows from which `features` computes queries, keys and values."""
     be, plans = backend(y), linear_plans(plan, y.device.type)
     raw = be.linear(y, prepared[0], plans.qkv)
     if extra is not None and plans.reinsert is not None:
@@ -54,9 +59,9 @@ def _raw(y: Tensor, extra: Tensor | None, prepared: Sequence[Tensor], plan: Bloc
 
 
 def _named(terms: str, logs: Sequence[Tensor]) -> list[Tensor | None]:
-    """The learned weights (alpha, beta, gamma), None for those that are not learned."""
+    """The learned weights (alpha, beta, gamma), with None for those that are not learned."""
     given = iter(logs)
-    return [next(given) if name in terms else None for name in "abg"]
+    return [next(given) if name in terms else None for name in TERMS]
 
 
 @queries.register_fake
@@ -94,8 +99,11 @@ def queries_backward(
     terms: str,
     plan: BlockPlan,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, of delta (empty if the same), of the re-inserted rows, of the parameters, of the learned weights
-    (beta, alpha, gamma)."""
+    """Gradients of x, delta, the re-inserted rows, the parameters and the learned weights.
+
+    The gradient of delta is empty if it equals that of x. The learned weights are in the order
+    beta, alpha, gamma.
+    """
     be = backend(y)
     plans = linear_plans(plan, y.device.type)
     used = (plans.qkv,) if plans.reinsert is None else (plans.qkv, plans.reinsert)
@@ -144,7 +152,7 @@ def _(
         *gradient_shapes(y, plan),
         y.new_empty(0) if extra is None else extra.new_empty(extra.shape),
         y.new_empty(count, dtype=stream_dtype(y.dtype)),
-        y.new_empty(heads.queries * (heads.mv + 2), dtype=stream_dtype(y.dtype)),
+        y.new_empty(heads.learned, dtype=stream_dtype(y.dtype)),
     )
 
 
@@ -186,12 +194,12 @@ def _queries_grad(
 def log_gradients(
     flat: Tensor, logs: Sequence[Tensor], terms: str, plan: BlockPlan
 ) -> list[Tensor]:
-    """Of the learned weights, from those that `queries_backward` found (beta, alpha, gamma)."""
+    """Gradients of the learned weights, from those that `queries_backward` returns."""
     if not logs:
         return []
     h, c = plan.heads.queries, plan.heads.mv
     beta, alpha, gamma = (g.view(h, -1) for g in flat.split([h * c, h, h]))
-    named = [g for g, name in zip((alpha, beta, gamma), "abg", strict=True) if name in terms]
+    named = [g for g, name in zip((alpha, beta, gamma), TERMS, strict=True) if name in terms]
     return [g.to(log.dtype) for g, log in zip(named, logs, strict=True)]
 
 

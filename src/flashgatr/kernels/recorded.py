@@ -1,7 +1,8 @@
-"""Gradients that can be differentiated again: the operators in terms of the formulas in `functional`.
+"""Gradients that can be differentiated again: the operators in terms of `functional`.
 
-When a backward pass is itself recorded (`create_graph=True`) or mapped, the operators' own gradients step
-aside for these. Every step is an ordinary operation, which torch can differentiate any number of times.
+If a backward pass is itself recorded (`create_graph=True`) or mapped by vmap, these functions
+replace the operators' own gradients. They consist of ordinary operations, which torch can
+differentiate any number of times.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import functional
+from ..algebra import EUCLIDEAN
 from ..constants import indices, is_transformed
 from ..functional.features import DISTANCE_FEATURES, LogitWeights, inner_blades
 from ..functional.linear import MAPS, LinearWeights
@@ -27,16 +29,14 @@ MultivectorsAndScalars = tuple[Tensor, Tensor]
 
 
 def is_wanted(*given: Tensor | None) -> bool:
-    """Whether a backward pass is recorded, or mapped over several of the given gradients."""
+    """Whether the backward pass is recorded, or one of the given gradients is mapped by vmap."""
     if torch.is_grad_enabled() or is_transformed():
         return True
     if torch.compiler.is_compiling():
         return False
     try:
         mapped = torch._C._functorch.is_legacy_batchedtensor
-    except (
-        AttributeError
-    ):  # a private name that another torch may lack: the recorded way is always right
+    except AttributeError:  # private in torch; recorded gradients are always correct
         return True
     return any(g is not None and mapped(g) for g in given)
 
@@ -44,9 +44,9 @@ def is_wanted(*given: Tensor | None) -> bool:
 def gradients(
     function: Callable[..., Any], inputs: Sequence[Tensor | None], outer: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """Gradients of the inputs, recorded, given those of the function's outputs."""
+    """Recorded gradients of the function's inputs, given the gradients of its outputs."""
     with torch.enable_grad():
-        # An alias is reached by this function alone, even if one input was made from another.
+        # Aliases separate the inputs from each other, even if one was computed from another.
         own = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
         wanted = [x for x in own if x is not None and x.requires_grad]
         if not wanted:
@@ -67,7 +67,7 @@ def gradients(
 def linear_gradients(
     x: Tensor, parameters: Sequence[Tensor], plan: LinearPlan, g: Tensor | None
 ) -> list[Tensor | None]:
-    """Gradients of the rows x and of the parameters of a linear map with standard outputs."""
+    """Gradients of the input rows and parameters of a linear map with outputs in standard order."""
 
     def forward(x: Tensor, *parameters: Tensor) -> tuple[Tensor]:
         rows = x.index_select(1, indices(_standard_order(plan), x))
@@ -78,7 +78,7 @@ def linear_gradients(
 
 
 def _standard_order(plan: LinearPlan) -> tuple[int, ...]:
-    """Which columns of the map's inputs make rows in standard order."""
+    """The columns of the map's inputs that give rows in standard order."""
     standard = columns(range(plan.in_mv), range(plan.in_s))
     place = {
         key: i for i, key in enumerate(zip(plan.inputs.blade, plan.inputs.channel, strict=True))
@@ -87,7 +87,7 @@ def _standard_order(plan: LinearPlan) -> tuple[int, ...]:
 
 
 def _split(rows: Tensor, sizes: Sizes) -> MultivectorsAndScalars:
-    """Multivectors (T, C, 16) and scalars (T, S) of rows, in float32 at least; further columns are ignored."""
+    """Multivectors (T, C, 16) and scalars (T, S) of rows, at least float32; drops extra columns."""
     rows = at_least_float32(rows[:, : sizes.width])
     return from_rows(rows, rows.shape[:1], (sizes.mv, sizes.s))
 
@@ -95,7 +95,7 @@ def _split(rows: Tensor, sizes: Sizes) -> MultivectorsAndScalars:
 def _linear(
     mv: Tensor, s: Tensor, parameters: Sequence[Tensor], plan: LinearPlan
 ) -> MultivectorsAndScalars:
-    """The map, given its parameters without those of no elements."""
+    """Apply the map, given its non-empty parameters."""
     c_in, c_out, s_in, s_out = plan.in_mv, plan.out_mv, plan.in_s, plan.out_s
     shapes = (c_out, c_in, MAPS), (c_out, s_in), (s_out, c_in), (s_out, s_in), (c_out,), (s_out,)
     left = iter(parameters)
@@ -115,10 +115,11 @@ def norm_gradient(
     stat: Tensor,
     plan: BlockPlan,
 ) -> Tensor:
-    """Gradient of x and delta, from the normalised rows y and the statistics alone.
+    """Gradient of x and delta, from the normalised rows y and their statistics alone.
 
-    The statistics are the inverse norm r = 1/√n, with n the mean of x² over blades without e0, and the
-    scalars' inverse deviation:  dr = -r² y·dx / C;  for scalars dr = -r² y·dx / S.
+    The statistics are the inverse norm r = 1/√n of multivectors, where n is the mean over channels
+    of the sum of x² over blades without e0, and the inverse standard deviation r of scalars. Their
+    differentials are dr = -r² y·dx / C and dr = -r² y·dx / S.
     """
     c, s = plan.mv, plan.s
     width, wide = plan.sizes.width, stat.dtype
@@ -127,8 +128,9 @@ def norm_gradient(
     g = torch.zeros_like(y) if g_y is None else g_y.narrow(1, 0, width).to(wide)
     g_s, g_mv = g.split([s, width - s], dim=1)
     r, deviation = stat[:, :1], stat[:, 1:]
-    seen = torch.cat([y_mv[:, : width - s >> 1], y_mv.new_zeros(y_mv.shape[0], width - s >> 1)], 1)
-    seen = torch.where(r > 0, seen, 0)  # where epsilon decided, the norm is a constant
+    euclidean = len(EUCLIDEAN) * c  # columns of the blades in the norm; they come first
+    seen = torch.cat([y_mv[:, :euclidean], torch.zeros_like(y_mv[:, euclidean:])], dim=1)
+    seen = torch.where(r > 0, seen, 0)  # r < 0: the norm was clamped to epsilon, a constant
     along = -(g_mv * y_mv).sum(1, keepdim=True) / c
     if g_stat is not None:
         along = along - g_stat[:, :1] * r / c
@@ -157,8 +159,7 @@ def qkv(
     map_ = linear_plan(plan.mv, total * heads.mv, plan.s, total * heads.s)
     mv, s = _linear(*_split(y, plan.sizes), parameters, map_)
     if extra is not None:
-        reached = heads.queries + heads.keys * (1 + plan.reinsert_values)
-        sizes = Sizes(plan.reinsert_mv, plan.reinsert_s)
+        sizes, reached = Sizes(plan.reinsert_mv, plan.reinsert_s), plan.reached
         map_ = linear_plan(sizes.mv, reached * heads.mv, sizes.s, reached * heads.s, bias=False)
         more_mv, more_s = _linear(*_split(extra, sizes), extra_parameters, map_)
         mv = mv + F.pad(more_mv, (0, 0, 0, mv.shape[1] - more_mv.shape[1]))
@@ -177,7 +178,7 @@ def qkv(
 
 
 def _feature_order(heads: HeadLayout) -> tuple[int, ...]:
-    """Where the kernels' features are among those of `functional`: scalars first, channels innermost."""
+    """Positions of the kernels' features (scalars first, channels innermost) in `functional`'s."""
     c, inner = heads.mv, len(inner_blades(heads.distance_aware))
     distances = DISTANCE_FEATURES if heads.distance_aware else 0
     start = c * (inner + distances)
@@ -189,6 +190,7 @@ def _feature_order(heads: HeadLayout) -> tuple[int, ...]:
 
 
 def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
+    """Attention within consecutive sets of `items` items."""
     q, k, v = (x.unflatten(0, (-1, items)).transpose(1, 2) for x in (q, k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
     weights = (q.to(wide) @ k.to(wide).mT * scale).softmax(-1)
@@ -197,7 +199,7 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
 
 
 def leave_gradient(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
-    """Gradient of rows, from those of the multivectors (T, C, 16) moved by the centres, and of the scalars."""
+    """Gradient of the rows that `leave` takes, from those of its multivectors and scalars."""
     items = g_mv.shape[0] // max(center.shape[0], 1)
     shift = center.repeat_interleave(items, 0)[:, None]
     found = g_mv

@@ -1,12 +1,13 @@
-"""Rows: the layout in which the fast kernels hold a set of items, and the weights that act on it.
+"""Rows: the layout in which the fast kernels store items, and linear maps in this layout.
 
-One item is one row: its scalars, then its multivectors, blade by blade, channels innermost. The blades
-come in the order 1 e1 e2 e3 e12 e13 e23 e123, then e0 times each of these, so that the half which the
-norm sees is in one piece.
+One item is one row: its scalars, then its multivectors, blade by blade, channels innermost. The
+blades are in the order 1 e1 e2 e3 e12 e13 e23 e123, then e0 times each of these. The half that
+enters the norm is therefore contiguous.
 
-An equivariant linear map on rows is one matrix, most of it zero and the rest repeated. `dense_table`
-tells for every entry of that matrix which parameter it copies, and with which factor: preparing weights
-is one gather, and the gradient of the parameters is its transpose.
+An equivariant linear map on rows is one matrix. Most entries are zero; the others are parameters,
+each repeated several times. `dense_table` gives for every entry its parameter and factor.
+Preparing weights is one gather with this table, and the gradient of the parameters is the
+transpose of it.
 
 Shapes: T items, C multivector and S scalar channels; x_TF with F = S + 16 C.
 """
@@ -28,18 +29,18 @@ from ..functional.linear import MAPS, SCALES
 ORDER = EUCLIDEAN + NULL
 """Blades in the order of a row."""
 PLACE = tuple(ORDER.index(blade) for blade in range(BLADES))
-"""Where each blade is in that order."""
+"""The position of each blade in that order."""
 ATTENDED = (*WITHOUT_E123, E123, *POINT)
 """Blades that distance-aware attention reads from queries and keys."""
 ALIGN = 8
-"""Groups of columns start at multiples of this: 16-bit rows can then be read 16 bytes at a time."""
+"""Groups of columns start at multiples of this, so that 16-bit rows are read 16 bytes at a time."""
 
 _IS_SCALAR, _IS_PADDING = -1, -2
 ENTRY = 16
-"""An entry of a table is ENTRY · parameter + factor."""
+"""An entry of a table is ENTRY · parameter + index of the factor."""
 _ONE, ZERO = MAPS, MAPS + 1
 FACTORS = (*SCALES, 1.0, 0.0)
-"""The factors that an entry's remainder stands for; ZERO: the matrix is zero there."""
+"""The factors by their index; the matrix is zero where the index is ZERO."""
 
 
 def to_rows(mv: Tensor, s: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ def from_rows(
 
 @dataclass(frozen=True)
 class Columns:
-    """What each column of a matrix of rows holds: a blade (or scalar, or nothing) of a channel."""
+    """The contents of each column: a blade of a multivector channel, a scalar, or padding."""
 
     blade: tuple[int, ...]
     channel: tuple[int, ...]
@@ -81,13 +82,13 @@ def nothing(count: int) -> Columns:
 
 
 def columns(mv: range, s: range, blades: tuple[int, ...] = ORDER) -> Columns:
-    """Scalars, then multivectors blade by blade."""
+    """Columns of these channels: scalars, then multivectors blade by blade."""
     blade = (_IS_SCALAR,) * len(s) + tuple(b for b in blades for _ in mv)
     return Columns(blade, (*s, *(c for _ in blades for c in mv)))
 
 
 def head_columns(heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER) -> Columns:
-    """One head after another, each as `columns`."""
+    """One head after another, each in the order of `columns`."""
     empty = Columns((), ())
     return sum(
         (columns(range(h * mv, (h + 1) * mv), range(h * s, (h + 1) * s), blades) for h in heads),
@@ -97,10 +98,10 @@ def head_columns(heads: range, mv: int, s: int, blades: tuple[int, ...] = ORDER)
 
 @dataclass(frozen=True, eq=False)
 class LinearPlan:
-    """An equivariant linear map between two kinds of rows.
+    """The static description of an equivariant linear map between two kinds of rows.
 
-    `linear_plan` gives the same plan for the same arguments. Plans are compared by identity: comparing
-    their columns would take longer than a small kernel runs.
+    `linear_plan` returns the same object for the same arguments. Plans are compared by identity,
+    because comparing their columns would take longer than a small kernel runs.
     """
 
     in_mv: int
@@ -111,14 +112,14 @@ class LinearPlan:
     inputs: Columns
     outputs: Columns
     text: str = field(init=False, repr=False)
-    """The plan for torch's operators; standard columns and a bias are taken for granted there."""
+    """The plan for torch's operators, which take only plans with standard columns and a bias."""
 
     def __post_init__(self) -> None:
         text = f"linear {self.in_mv} {self.out_mv} {self.in_s} {self.out_s}"
         object.__setattr__(self, "text", text)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        """Copies and unpickled plans are the same plan."""
+        """Copying and unpickling give the same object."""
         sizes = self.in_mv, self.out_mv, self.in_s, self.out_s
         return linear_plan, (*sizes, self.bias, self.inputs, self.outputs)
 
@@ -136,6 +137,7 @@ class LinearPlan:
 
     @property
     def parameters(self) -> int:
+        """Number of elements of all parameters."""
         return sum(self.sizes)
 
 
@@ -162,7 +164,7 @@ def linear_plan(
 
 
 def _on_the_cpu(function: Callable[[LinearPlan], Tensor]) -> Callable[[LinearPlan], Tensor]:
-    """Tables are made on the CPU, whatever the default device is, once for each plan."""
+    """Decorator: build the table on the CPU, whatever the default device is, once for each plan."""
 
     @functools.lru_cache(maxsize=256)
     def made(plan: LinearPlan) -> Tensor:
@@ -174,7 +176,7 @@ def _on_the_cpu(function: Callable[[LinearPlan], Tensor]) -> Callable[[LinearPla
 
 @_on_the_cpu
 def dense_table(plan: LinearPlan) -> Tensor:
-    """Entries of the matrix (inputs + 1, outputs); its last row is the bias."""
+    """The entries of the map's matrix, (inputs + 1, outputs); its last row is the bias."""
     blade_i, channel_i = (
         torch.tensor(x).unsqueeze(1) for x in (plan.inputs.blade, plan.inputs.channel)
     )
@@ -182,6 +184,7 @@ def dense_table(plan: LinearPlan) -> Tensor:
         torch.tensor(x).unsqueeze(0) for x in (plan.outputs.blade, plan.outputs.channel)
     )
     starts = [sum(plan.sizes[:i]) for i in range(len(plan.sizes))]
+    weight, s2mv, mv2s, s2s, bias_mv, bias_s = starts
     table = torch.full((len(plan.inputs) + 1, len(plan.outputs)), ZERO)
     body = table[:-1]
 
@@ -198,29 +201,29 @@ def dense_table(plan: LinearPlan) -> Tensor:
         map_of[source, target] = GRADES + PGA.grades[source]
     both = map_of[blade_i.clamp(min=0), blade_o.clamp(min=0)]
     is_mv = (blade_i >= 0) & (blade_o >= 0)
-    put(is_mv & (both >= 0), starts[0] + pair * MAPS + both, both)
+    put(is_mv & (both >= 0), weight + pair * MAPS + both, both)
     put(
         (blade_i == _IS_SCALAR) & (blade_o == SCALAR),
-        starts[1] + channel_o * plan.in_s + channel_i, _ONE,
+        s2mv + channel_o * plan.in_s + channel_i, _ONE,
     )  # fmt: skip
     put(
         (blade_i == SCALAR) & (blade_o == _IS_SCALAR),
-        starts[2] + channel_o * plan.in_mv + channel_i, _ONE,
+        mv2s + channel_o * plan.in_mv + channel_i, _ONE,
     )  # fmt: skip
     put(
         (blade_i == _IS_SCALAR) & (blade_o == _IS_SCALAR),
-        starts[3] + channel_o * plan.in_s + channel_i, _ONE,
+        s2s + channel_o * plan.in_s + channel_i, _ONE,
     )  # fmt: skip
     if plan.bias:
-        bias_mv, bias_s = blade_o[0] == SCALAR, blade_o[0] == _IS_SCALAR
-        table[-1, bias_mv] = (starts[4] + channel_o[0, bias_mv]) * ENTRY + _ONE
-        table[-1, bias_s] = (starts[5] + channel_o[0, bias_s]) * ENTRY + _ONE
+        to_mv, to_s = blade_o[0] == SCALAR, blade_o[0] == _IS_SCALAR
+        table[-1, to_mv] = (bias_mv + channel_o[0, to_mv]) * ENTRY + _ONE
+        table[-1, to_s] = (bias_s + channel_o[0, to_s]) * ENTRY + _ONE
     return table.int()
 
 
 @_on_the_cpu
 def inverse_table(plan: LinearPlan) -> Tensor:
-    """(parameters, 6): where in the dense matrix each parameter goes, -1 for nowhere."""
+    """(parameters, most): the places of each parameter in the flat matrix, filled up with -1."""
     table = dense_table(plan).long().flatten()
     used = ((table % ENTRY) != ZERO).nonzero()[:, 0]
     parameter = table[used] // ENTRY

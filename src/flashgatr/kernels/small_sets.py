@@ -1,7 +1,7 @@
-"""Operators for small sets: attention within them, and a network's two ends.
+"""Operators for small sets: attention within them, and entering and leaving their frames.
 
-small_attention   within consecutive sets of a few items
-enter, leave      find the centre of every sample and move there, as rows; move back (CUDA only)
+small_attention   attention within consecutive sets of a few items
+enter, leave      move every sample to its centre, as rows, and back (CUDA only)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .operator import operator
 from .plan import Sizes
 
 SMALL_SAMPLE = 1024
-"""Multivectors of a sample that one program can survey."""
+"""Most multivectors in a sample: one Triton program computes its centre."""
 
 
 @operator("small_attention")
@@ -66,9 +66,9 @@ small_attention.register_autograd(_small_grad, setup_context=_small_setup)
 
 @operator("enter")
 def enter(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows around the centre of every sample, the centres (B, 3), and the mean e123 of every sample (B).
+    """Rows relative to the centre of each sample, the centres (B, 3), and the mean e123 (B).
 
-    mv is (B, items, C, 16), s (B, items, S). Not differentiable: for inputs that need no gradient.
+    mv is (B, items, C, 16), s is (B, items, S). For inputs that need no gradient.
     """
     mv, s = mv.contiguous(), s.contiguous()
     center, mean = cuda.survey(mv)
@@ -83,7 +83,7 @@ def _(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 @operator("leave")
 def leave(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
-    """Multivectors (T, C, 16) and scalars (T, S) of rows with these channels, moved back from the centres."""
+    """Multivectors (T, mv, 16), moved back from the centres, and scalars (T, s) of rows."""
     return cuda.leave(x.contiguous(), center, Sizes(mv, s))
 
 

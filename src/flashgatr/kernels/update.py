@@ -32,10 +32,11 @@ def update(
     plan: BlockPlan,
     ready: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """x + map(attended); its normalised rows and their statistics; what the MLP (bilinear layer, gate, linear map) makes of
-    those; and the bilinear layer's four inputs and the gate's.
+    """x + map(attended); its normalised rows and their statistics; the MLP's output; intermediates.
 
-    ready: one of our own kernels wrote the attended rows, as products want them.
+    The MLP is bilinear layer, gate and linear map. The intermediates, for the backward pass, are
+    the four inputs of the bilinear layer and the input of the gate. ready: one of our own kernels
+    wrote the attended rows, so they are rounded to TF32 where the next product needs it.
     """
     be = backend(x)
     out, inputs, output, last = _update_plans(plan, x)

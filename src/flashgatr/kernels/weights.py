@@ -1,4 +1,4 @@
-"""Weights of linear maps as the backends want them, and the way back for their gradients."""
+"""Prepared weights: the parameters of linear maps in a backend's layout, and back for gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .rows import LinearPlan
 
 @operator("prepare")
 def prepare(parameters: Sequence[Tensor], plan: Plan, dtype: torch.dtype) -> Tensor:
-    """The weights of a block's linear maps, or of one map, as the backend wants them, one after another."""
+    """The weights of a block's maps, or of one map, in the backend's layout, concatenated."""
     first = parameters[0]
     plans = (plan,) if isinstance(plan, LinearPlan) else linear_plans(plan, first.device.type).every
     return backend(first).prepare(parameters, (plans,), dtype)
@@ -32,10 +32,10 @@ def _(parameters: Sequence[Tensor], plan: Plan, dtype: torch.dtype) -> Tensor:
 
 
 class Weights:
-    """Prepared weights of one block or map: made anew for every pass, or kept while frozen.
+    """Prepared weights of one block or map: prepared for every pass, or kept while frozen.
 
-    Nothing tells reliably that parameters changed (fused optimisers and CUDA graphs leave no trace), so
-    weights are kept only where somebody said that they stay as they are.
+    Changes of parameters cannot be detected reliably (fused optimisers and CUDA graphs leave no
+    trace), so weights are kept only while the caller guarantees that there are none.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Weights:
         self._ahead: tuple[Tensor, torch.cuda.Event, SideStream] | None = None
 
     def prepare_ahead(self, side: SideStream, *request: Any) -> None:
-        """Make what the next `get` will ask for, beside what the current stream does until then."""
+        """Prepare the weights for the next `get` on the side stream, in parallel to other work."""
         with side.running():
             self._ahead = self._prepared(*request), torch.cuda.Event(), side
             self._ahead[1].record()
@@ -55,22 +55,22 @@ class Weights:
         return self._depth > 0
 
     def freeze(self, frozen: bool) -> None:
-        """May be nested; the outermost end lets go."""
+        """Begin or end a frozen period; periods may be nested. The last end drops the weights."""
         self._depth += 1 if frozen else -1
         if not self._depth:
             self._kept.clear()
 
     def __reduce__(self) -> tuple[type[Weights], tuple[()]]:
-        """A copy of a network has its own parameters: it starts with nothing kept."""
+        """A copy of a network has its own parameters, so it starts without kept weights."""
         return Weights, ()
 
     def get(self, parameters: list[Tensor], plan: Plan, dtype: torch.dtype) -> list[Tensor]:
-        """One tensor per linear map."""
+        """The prepared weights, one tensor per linear map."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead[2] is SideStream.active:
             flat, made, _ = ahead
             torch.cuda.current_stream().wait_event(made)
-        else:  # also if a pass was broken off, and what it had prepared is old
+        else:  # also if weights are left over from an interrupted pass
             flat = self._prepared(parameters, plan, dtype)
         return list(flat.split(prepared_sizes(plan.text, parameters[0].device.type)))
 
@@ -93,7 +93,10 @@ Groups = BlockMaps[list[Tensor]]
 def prepare_together(
     blocks: Sequence[Groups], plans: Sequence[BlockPlan], dtype: torch.dtype
 ) -> list[list[Tensor]] | None:
-    """The weights of several blocks by one call, one list per block; None if somebody watches the calls."""
+    """Prepare the weights of several blocks in one call: one list per block.
+
+    None if the call is watched (see `operator`): each block must then call `prepare` itself.
+    """
     flat = [p for block in blocks for group in block.every for p in group]
     if not flat or is_watched(flat):
         return None
@@ -106,6 +109,6 @@ def prepare_together(
 
 
 def per_parameter(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of concatenated parameters, one by one."""
+    """Split the gradient of concatenated parameters into one gradient per parameter."""
     pairs = zip(shortcuts.unflatten(flat, list(like)), like, strict=True)
     return [part if part.dtype == p.dtype else part.to(p.dtype) for part, p in pairs]

@@ -1,8 +1,8 @@
-"""Geometric attention as modules: the attention itself, self- and cross-attention.
+"""Geometric attention as modules: the attention itself, self-attention and cross-attention.
 
-The logit is the dot product of the features in `functional.features`, and the whole is one call of
-`functional.attend`. Shapes: inside, q, k, v are (..., N, H, C, 16) and (..., N, H, S); H = 1 for shared
-keys and values.
+The logits are dot products of the features in `functional.features`, so `functional.attend`
+computes the attention in one call. Shapes: q, k, v are (..., N, H, C, 16) and (..., N, H, S),
+with H = 1 for shared keys and values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .norm import GradeDropout
 
 
 class Heads(NamedTuple):
-    """Multivectors (..., N, H, C, 16) and scalars (..., N, H, S) of one of q, k, v."""
+    """Queries, keys or values: multivectors (..., N, H, C, 16) and scalars (..., N, H, S)."""
 
     mv: Tensor
     s: Tensor
@@ -35,7 +35,7 @@ def _require_heads(num_heads: int) -> None:
 
 
 class GeometricAttention(nn.Module):
-    """Attention of q to k, carrying v. Holds the learned weights of the logit's terms, as logarithms."""
+    """Attention on q, k, v. Its parameters are logarithms of the weights of the logit's terms."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class GeometricAttention(nn.Module):
 
 
 class _Projected(nn.Module):
-    """What self- and cross-attention share: head splitting, the attention itself, the output map."""
+    """Shared by self- and cross-attention: the split into heads, the attention, the output map."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class _Projected(nn.Module):
         super().__init__()
         _require_heads(num_heads)
         if rotary and not s_channels:
-            raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
+            raise ValueError("rotary positions rotate scalar channels, but hidden_s_channels is 0")
         self.num_heads = num_heads
         self.multi_query = multi_query
         self.kv_heads = 1 if multi_query else num_heads
@@ -141,7 +141,7 @@ class _Projected(nn.Module):
         self.dropout = GradeDropout(dropout)
 
     def split_heads(self, projected: tuple[Tensor, Tensor], heads: list[int]) -> list[Heads]:
-        """Consecutive groups of heads of the projected channels."""
+        """Split the projected channels into consecutive groups of this many heads each."""
         mv_width, s_width = self.widths
         mv, s = projected
         mvs = mv.split([n * mv_width for n in heads], dim=-2)
@@ -151,7 +151,7 @@ class _Projected(nn.Module):
             for m, t, n in zip(mvs, ss, heads, strict=True)
         ]
 
-    def _turn(self, x: Heads, sets: Sets | None) -> Heads:
+    def _rotate(self, x: Heads, sets: Sets | None) -> Heads:
         if self.rotary_base is None:
             return x
         sets = Sets(x.s.shape[:-2]) if sets is None else sets
@@ -164,9 +164,9 @@ class _Projected(nn.Module):
 
 
 class SelfAttention(_Projected):
-    """Attention of a set to itself. `reinsert` channels of the network's input join queries and keys.
+    """Attention of a set to itself; `reinsert` adds channels of the network's input to q and k.
 
-    As in the authors' code, re-inserted channels reach the values too in the multi-head variant.
+    As in the authors' code, the multi-head variant adds re-inserted channels to the values, too.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class SelfAttention(_Projected):
         if self.reinsert is None:
             if reinsert is not None and reinsert[0].shape[-2] + reinsert[1].shape[-1]:
                 raise ValueError(
-                    "this attention re-inserts nothing, but got reinsert=(mv, s) with channels; make "
-                    "it with reinsert_mv_channels and reinsert_s_channels"
+                    "this attention re-inserts nothing, but got reinsert=(mv, s) with channels; "
+                    "construct it with reinsert_mv_channels and reinsert_s_channels"
                 )
         else:
             if reinsert is None:
@@ -220,14 +220,14 @@ class SelfAttention(_Projected):
             qkv_mv = qkv_mv + F.pad(more_mv, (0, 0, 0, qkv_mv.shape[-2] - more_mv.shape[-2]))
             qkv_s = qkv_s + F.pad(more_s, (0, qkv_s.shape[-1] - more_s.shape[-1]))
         q, k, v = self.split_heads((qkv_mv, qkv_s), [self.num_heads, self.kv_heads, self.kv_heads])
-        q, k = self._turn(q, sets), self._turn(k, sets)
+        q, k = self._rotate(q, sets), self._rotate(k, sets)
         mv, s = self.attention(q, k, v, sets=sets, attention_mask=attention_mask)
         mv, s = self.dropout(*self.output(mv, s))
         return mv, s
 
 
 class CrossAttention(_Projected):
-    """Attention of one set (mv, s) to another, the context; each sample of one to the same sample of the other."""
+    """Attention of one set (mv, s) to another, the context, sample by sample."""
 
     def __init__(
         self,
@@ -263,8 +263,8 @@ class CrossAttention(_Projected):
         if context_sets is None:
             context_sets = Sets(context_mv.shape[:-2])
         mv, s = self.attention(
-            self._turn(q, sets),
-            self._turn(k, context_sets),
+            self._rotate(q, sets),
+            self._rotate(k, context_sets),
             v,
             sets=sets,
             context_sets=context_sets,

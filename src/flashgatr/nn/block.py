@@ -22,12 +22,12 @@ Pair = tuple[Tensor, Tensor]
 
 
 class Surroundings(NamedTuple):
-    """What every block sees beside its hidden state."""
+    """The inputs of a block besides its hidden state."""
 
     reference: Tensor
-    """e123 of the join's reference, broadcastable to (..., N)."""
+    """The e123 component of the join's reference, broadcastable to (..., N)."""
     reinsert: Pair
-    """Input channels for queries and keys."""
+    """Channels of the network's input that are re-inserted into queries and keys."""
     sets: Sets
     attention_mask: Tensor | None = None
 
@@ -35,9 +35,9 @@ class Surroundings(NamedTuple):
 class GATrBlock(nn.Module):
     """Pre-norm transformer block on pairs (mv, s): `block(mv, s, around)`.
 
-    `around` is a `flashgatr.nn.Surroundings`: the join's reference (e123, broadcastable to (..., N)), a
-    pair of input channels to re-insert (with no channels if there are none), a `Sets` that tells which items
-    form a sample, and an attention mask or None.
+    `around` is a `flashgatr.nn.Surroundings`: the e123 component of the join's reference,
+    broadcastable to (..., N); a pair (mv, s) of input channels to re-insert, of width zero if
+    there are none; a `Sets` that describes which items form a sample; an attention mask or None.
     """
 
     def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
@@ -78,10 +78,11 @@ def run_in_turn(
     run: Callable[[int, X, Any], X],
     swap: Callable[[X, tuple[int, ...]], X],
 ) -> X:
-    """x after blocks 0 to count - 1: `run(i, x, context)` is block i.
+    """Apply blocks 0 to count - 1 to x; `run(i, x, context)` applies block i.
 
-    With one context, all blocks attend over the same item axis. With two, even blocks take the first; odd
-    ones take the second and see x with its two item axes exchanged: `swap(x, shape)`, of items of this shape.
+    With one context, all blocks attend over the same item axis. With two, even blocks get the
+    first one. Odd blocks get the second, and x with its two item axes exchanged by
+    `swap(x, shape)`, where `shape` is the shape of the items.
     """
     for i in range(count):
         context = contexts[i % len(contexts)]

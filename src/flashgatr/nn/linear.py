@@ -1,4 +1,4 @@
-"""Equivariant linear maps as a module: parameters, their start values, checks.
+"""Equivariant linear maps as a module: parameters, their initialization, checks.
 
 The formula is `functional.linear`. Shapes: mv (..., C, 16), s (..., S).
 """
@@ -19,7 +19,7 @@ from ..precision import check_dtype
 
 Initialization = Literal["default", "small", "unit_scalar", "almost_unit_scalar"]
 
-# Variance of each map's weight, in units of 1/fan-in: unit variance in every grade for unit input.
+# Variance of each map's weight times fan-in: unit variance of inputs gives unit variance of grades.
 _VARIANCES = (1.0, 4.0, 6.0, 2.0, 0.5, 0.5, 1.5, 1.5, 0.5)
 _FACTORS = {"default": 1.0, "small": 0.1, "unit_scalar": 0.1, "almost_unit_scalar": 0.5}
 
@@ -27,8 +27,9 @@ _FACTORS = {"default": 1.0, "small": 0.1, "unit_scalar": 0.1, "almost_unit_scala
 class EquiLinear(nn.Module):
     """Linear layer on (mv, s) that commutes with every Euclidean motion.
 
-    `initialization`: "default" keeps the variance; "small" starts a tenth as large; "unit_scalar" and
-    "almost_unit_scalar" start close to the constant multivector 1, so that a product begins as the identity.
+    `initialization`: "default" preserves the variance; "small" is a tenth as large; "unit_scalar"
+    and "almost_unit_scalar" give outputs close to the multivector 1, so that a product with them
+    is close to the identity.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class EquiLinear(nn.Module):
     def reset_parameters(
         self, initialization: Initialization = "default", rows: slice = slice(None)
     ) -> None:
-        """Draw new parameters; `rows` limits it to some of the multivector outputs."""
+        """Draw new parameters; with `rows`, only those of some multivector outputs."""
         if initialization not in _FACTORS:
             raise ValueError(
                 f"unknown initialization {initialization!r}; expected one of {', '.join(_FACTORS)}"
@@ -70,7 +71,7 @@ class EquiLinear(nn.Module):
         factor = _FACTORS[initialization]
         one = 1.0 if initialization.endswith("unit_scalar") else 0.0
         fan_mv, fan_s = (max(fan, 1) for fan in self._fan_in)
-        share = math.sqrt(0.5) if self._fan_in[1] else 1.0  # two sources, half the variance each
+        share = math.sqrt(0.5) if self._fan_in[1] else 1.0  # two inputs, half the variance each
         for b, variance in enumerate(_VARIANCES):
             bound = factor * math.sqrt(variance / fan_mv) * (share if b == SCALAR else 1.0)
             self.weight[rows, :, b].uniform_(-bound, bound)
@@ -105,7 +106,7 @@ class EquiLinear(nn.Module):
 
     @property
     def weights(self) -> LinearWeights:
-        """The parameters, in the order in which kernels take them."""
+        """The parameters, as `functional.linear` and the kernels take them."""
         return LinearWeights(self.weight, self.s2mv, self.mv2s, self.s2s, self.bias_mv, self.bias_s)
 
     def _check(self, mv: Tensor, s: Tensor) -> None:

@@ -2,8 +2,8 @@
 
     Geometric(x; z) = Linear( x₁ x₂ , z · join(x₃, x₄) ),     x₁..x₄ = four linear maps of x
 
-z is the e123 part of a reference multivector, which makes the join change sign under mirrors as it must: one number, or
-broadcastable to the items with as many axes.
+z is the e123 component of a reference multivector: one number, or a tensor with as many axes as the
+items that broadcasts to them. It changes sign under reflections, which makes z · join equivariant.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class GeometricBilinear(nn.Module):
         super().__init__()
         hidden = max(out_mv_channels // 2, 1)
         self.inputs = EquiLinear(in_mv_channels, 4 * hidden, in_s_channels)
-        # The product starts near x · 1, so that the layer begins close to linear.
+        # The product is close to x · 1 at the start, so that the layer is close to linear.
         self.inputs.reset_parameters("almost_unit_scalar", rows=slice(hidden, 2 * hidden))
         self.output = EquiLinear(2 * hidden, out_mv_channels, in_s_channels, out_s_channels)
 
@@ -42,13 +42,13 @@ def _check_reference(reference: Tensor, mv: Tensor) -> None:
     items = mv.dim() - 2
     if reference.dim() != items and not (reference.dim() < items and reference.numel() == 1):
         raise ValueError(
-            f"reference must be one number, or have an axis for each of those of the items "
+            f"reference must be one number, or have as many axes as the items "
             f"{tuple(mv.shape[:-2])}, got {tuple(reference.shape)}; one per sample is (..., 1)"
         )
 
 
 class GeoMLP(nn.Module):
-    """Bilinear layer to twice the width, scalar gate, linear map back."""
+    """Bilinear layer to twice the width, scalar gate, linear map back to the width."""
 
     def __init__(
         self, mv_channels: int, s_channels: int, *, activation: str = "gelu", dropout: float = 0.0

@@ -1,4 +1,4 @@
-"""Norm, gate and dropout as modules: the layers without parameters. Formulas: `functional.norm`."""
+"""Norm, gate and dropout as modules without parameters; the formulas are in `functional.norm`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ScalarGate(nn.Module):
 
 
 class GradeDropout(nn.Module):
-    """Drop each grade of each channel with probability p, which no rotation or shift can see."""
+    """Drop each grade of each channel with probability p; this commutes with Euclidean motions."""
 
     def __init__(self, p: float = 0.0) -> None:
         super().__init__()

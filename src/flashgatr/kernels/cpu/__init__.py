@@ -1,4 +1,4 @@
-"""Kernels for CPUs, in C: compiled when first needed, called through ctypes."""
+"""Kernels for CPUs, written in C: compiled at the first use, called through ctypes."""
 
 from .deferred import one_pass as one_pass
 from .library import SMALL_SET as SMALL_SET

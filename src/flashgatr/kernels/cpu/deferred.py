@@ -1,7 +1,8 @@
-"""Deferred kernels: within one pass, kernels on the rows of the same items wait and then run together.
+"""Deferred kernels: within one pass, kernels on rows of the same items are queued and run together.
 
-They run one after the other on a few rows that stay in the cache, and threads meet once instead of after
-every kernel. Nothing outside this folder knows about it: see `Backend.one_pass`.
+They run one after the other on a few rows, which stay in the cache. Threads are synchronised once
+instead of after every kernel. This is an implementation detail of the CPU backend: see
+`Backend.one_pass`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch import Tensor
 from .library import BLOCK, Job, Library, library
 
 
-class _Waiting(threading.local):
-    """Kernels that were called within a pass and did not run yet: all on the rows of the same items."""
+class _Queue(threading.local):
+    """Kernels that were called within a pass and have not run yet, all on the same items."""
 
     depth = 0
 
@@ -27,7 +28,7 @@ class _Waiting(threading.local):
 
     def clear(self) -> None:
         self.program: list[bytes] = []
-        self.kept: list[tuple[Any, ...]] = []
+        self.kept: list[tuple[Any, ...]] = []  # keeps the tensors alive
         self.kernels: Library | None = None
         self.items = self.cost = 0
 
@@ -37,49 +38,50 @@ class _Waiting(threading.local):
             self.clear()
 
 
-_waiting = _Waiting()
+_queue = _Queue()
 
 
 @contextlib.contextmanager
 def one_pass() -> Iterator[None]:
-    """Within: kernels on rows are delayed.
+    """Within: kernels on rows are queued.
 
-    What they write must not be read by anything else before the end of the outermost pass, or before `settle`.
+    Nothing else may read their results before the end of the outermost pass, or before `settle`.
     """
-    outside = _waiting.depth
-    _waiting.depth = outside + 1
+    outside = _queue.depth
+    _queue.depth = outside + 1
     try:
         yield
         if not outside:
-            _waiting.run()
+            _queue.run()
     finally:
-        _waiting.depth = outside
+        _queue.depth = outside
         if not outside:
-            _waiting.clear()
+            _queue.clear()
 
 
 def settle() -> None:
-    """Run what waits."""
-    _waiting.run()
+    """Run the queued kernels."""
+    _queue.run()
 
 
 def kernels_of(dtype: torch.dtype) -> Library:
+    """The compiled kernels for this dtype."""
     libraries = library()
     assert libraries is not None
     return libraries[dtype]
 
 
 def call(x: Tensor, name: str, units: int, step: int, cost: int, *arguments: Any) -> None:
-    """Run the kernel of x's dtype, now or at the end of the pass: see `library`."""
+    """Run a kernel for x's dtype, now or at the end of the pass; see `library.Job`."""
     kernels = kernels_of(x.dtype)
     packed = kernels.packed(name, arguments)
-    if not _waiting.depth or step != BLOCK:
+    if not _queue.depth or step != BLOCK:
         settle()
         kernels.run([Job(packed, units, step, cost)])
         return
-    if kernels is not _waiting.kernels or units != _waiting.items:
+    if kernels is not _queue.kernels or units != _queue.items:
         settle()
-    _waiting.kernels, _waiting.items = kernels, units
-    _waiting.cost += cost
-    _waiting.program.append(packed)
-    _waiting.kept.append(arguments)
+    _queue.kernels, _queue.items = kernels, units
+    _queue.cost += cost
+    _queue.program.append(packed)
+    _queue.kept.append(arguments)

@@ -1,11 +1,13 @@
-"""C kernels on rows, compiled when first needed.
+"""C kernels on rows, compiled at the first use.
 
-The source is rows.c (what belongs to the algebra comes from its tables), free of torch's headers, so that a C compiler
-builds it in a few seconds; the result is kept in the user's cache folder (~/.cache/flashgatr) and called through ctypes,
-which lets go of Python's lock. Without a compiler, `library` is None and the plain layers serve.
+The source is rows.c; constants and products come from the algebra's tables. It includes no
+headers of torch, so a C compiler builds it in a few seconds. The result is stored in the user's
+cache folder (~/.cache/flashgatr) and called through ctypes, which releases Python's lock. Without
+a compiler, `library` returns None, and the plain layers are used.
 
-Every kernel works on units t0 to t1 (items, unless it says otherwise) and threads share a call by taking the next few
-units. What is computed for a unit does not depend on who computes it.
+Every kernel works on units t0 to t1: items, unless its comment says otherwise. The threads of a
+call take a few units at a time. The result for a unit does not depend on which thread computes
+it.
 """
 
 from __future__ import annotations
@@ -33,30 +35,33 @@ from ..codegen import INTEGERS, REALS, sums
 from ..rows import ORDER
 
 BLOCK = 32
-"""Items that a thread takes at a time."""
+"""Items that a thread processes at a time."""
 PANEL = 32
-"""Outputs of a product for which weights are packed together."""
+"""Outputs of a product whose weights are packed together."""
+OUTPUTS = 64
+"""Outputs of a map whose scalar weights' gradients are one unit of `linear_weights`."""
 MOST_FEATURES = 768
-"""Widest query: with twelve features per channel, 64 channels fit."""
+"""Width of the widest query: 64 channels of twelve features."""
 SMALL_SET = 32
 """Largest set of the attention kernels."""
 
 _FLAGS = (
-    "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic",  # as fast as -O3 here, and built in half the time
+    # as fast as -O3 here, and compiled in half the time
+    "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic",
     "-march=native", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
-_X86_FLAGS = ("-mprefer-vector-width=512",)  # else gcc keeps to half of a vector register
+_X86_FLAGS = ("-mprefer-vector-width=512",)  # otherwise gcc uses only half of a vector register
 _TIMEOUT = 120
 _MOST_THREADS, _MOST_JOBS = 256, 8
 _HEAD = struct.Struct("qqq")
 _SERIAL = 1 << 14
-"""Below so many numbers a call is not worth sharing between threads: waking them takes some microseconds."""
+"""A call on fewer numbers runs in one thread, because waking the others takes microseconds."""
 
 _KERNEL = re.compile(r"^KERNEL (\w+)\(n t0, n t1, (.*?)\) \{", re.MULTILINE | re.DOTALL)
 
 
 def _form(form: str, slot: int) -> str:
-    """A function that computes one slot of a form from the others; the join is r times that."""
+    """C function that computes one slot of a form from the others; joins are multiplied by r."""
     loads = "\n".join(
         f"  const vec {x}{k} = *(const vec_at *)({x} + {k} * {x}s);"
         for x in "xy"
@@ -80,7 +85,7 @@ def _text() -> str:
 
 @functools.cache
 def _signatures() -> dict[str, list[str]]:
-    """For every kernel, which member of a `value` each argument is: i, d or p."""
+    """For every kernel, the member of the C union `value` that holds each argument: i, d or p."""
 
     def member(text: str) -> str:
         return "p" if "*" in text else "d" if text.startswith("double") else "i"
@@ -101,6 +106,7 @@ def _source(real: str) -> str:
         f"#define IS_FLOAT {int(real == 'float')}",
         f"#define BLOCK {BLOCK}",
         f"#define WIDE {PANEL}",
+        f"#define OUTPUTS {OUTPUTS}",
         f"#define MOST {SMALL_SET}",
         f"#define MOST_FEATURES {MOST_FEATURES}",
         f"#define MOST_THREADS {_MOST_THREADS}",
@@ -121,12 +127,14 @@ def _source(real: str) -> str:
 
 
 class Job(NamedTuple):
-    """Kernels (packed) to be run one after the other on units 0 to `units`, `step` at a time; each unit costs so many numbers."""
+    """Kernels to run one after the other on units 0 to `units`, `step` units at a time."""
 
     kernels: bytes
+    """The packed kernels: see `Library.packed`."""
     units: int
     step: int
     cost: int
+    """Numbers that the kernels process per unit, to decide about threads."""
 
 
 class Library:
@@ -150,13 +158,13 @@ class Library:
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value
 
     def packed(self, name: str, arguments: tuple[Any, ...]) -> bytes:
-        """A kernel with its arguments: where the tensors are, which are not kept."""
+        """Pack a kernel with its arguments; of tensors it holds only the addresses."""
         address, layout = self._kernels[name]
         numbers = [x.data_ptr() if isinstance(x, Tensor) else x or 0 for x in arguments]
         return layout.pack(address, len(numbers), *numbers)
 
     def run(self, jobs: list[Job]) -> None:
-        """Run jobs that do not depend on each other; threads share them if they are worth it."""
+        """Run independent jobs, in several threads if they are large enough."""
         parallel, me = _openmp()
         is_shared = parallel and any(
             job.units > job.step and job.units * job.cost > _SERIAL for job in jobs
@@ -175,7 +183,11 @@ _FORMAT = {"i": "q", "d": "d", "p": "P"}
 
 @functools.cache
 def _openmp() -> tuple[int | None, int | None]:
-    """torch's own OpenMP: its threads are awake between products, and a second pool would fight them for the cores."""
+    """Functions of the OpenMP library that torch uses, or None.
+
+    Its threads are awake already, and a second pool of threads would compete with them for the
+    cores.
+    """
     loaded = ctypes.CDLL(None)
     if not hasattr(loaded, "GOMP_parallel"):
         return None, None
@@ -187,16 +199,17 @@ def _openmp() -> tuple[int | None, int | None]:
 def _keep_freed_memory() -> None:
     """Allocate and free 31 MiB, once.
 
-    glibc gives freed blocks of over 128 KiB back to the system, so that every step would have to ask for its memory again, page by
-    page (3,000 page faults and 7 to 10 ms a step of the n-body network on two Xeon cores). Freeing one larger block
-    raises that limit, up to 32 MiB, for good.
+    glibc returns freed blocks of more than 128 KiB to the system, so every step would have to
+    request its memory again, page by page: 3,000 page faults and 7 to 10 ms per step of the
+    n-body network on two Xeon cores. Freeing one larger block raises this limit permanently, up
+    to 32 MiB.
     """
     torch.empty(31 << 20, dtype=torch.uint8, device="cpu")
 
 
 @functools.cache
 def library() -> dict[torch.dtype, Library] | None:
-    """The compiled kernels by dtype, or None where nothing can be compiled."""
+    """The compiled kernels by dtype, or None if they cannot be compiled."""
     _keep_freed_memory()
     compiler = (
         os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -225,7 +238,7 @@ def library() -> dict[torch.dtype, Library] | None:
 def _build(
     command: list[str], sources: dict[torch.dtype, str], folder: Path
 ) -> dict[torch.dtype, Path]:
-    """Compile both sources at the same time."""
+    """Compile all sources, in parallel."""
     targets, running = {}, []
     try:
         for dtype, text in sources.items():
@@ -246,7 +259,7 @@ def _build(
 
 
 def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dtype, Path] | None:
-    """Where the kernels of this source, compiler and processor are kept; None if there is no safe place."""
+    """The files for this source, compiler and processor; None if there is no safe folder."""
     folder = _cache_folder()
     if folder is None:
         return None
@@ -265,7 +278,7 @@ def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dt
 
 
 def _cache_folder() -> Path | None:
-    """A folder that nobody but the user can write to, since what lies there is loaded as code."""
+    """A folder that only the user can write to, since its files are loaded as code; or None."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "flashgatr"
     try:
@@ -278,7 +291,7 @@ def _cache_folder() -> Path | None:
 
 
 def _is_whole(path: Path) -> bool:
-    """Whether a kept file is there as it was written."""
+    """Whether a file in the cache exists and is unchanged."""
     try:
         return path.with_suffix(".sha256").read_text() == _hash(path)
     except (OSError, ValueError):

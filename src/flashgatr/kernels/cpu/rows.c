@@ -1,5 +1,6 @@
-/* Kernels on rows, for one type `real`. library.py puts the constants and the tables of the algebra before this text, the
-   products and joins where it says FORMS, and the functions that unpack arguments after it. */
+/* Kernels on rows, for one type `real`. library.py inserts constants and the algebra's tables
+   before this text, products and joins in place of the line FORMS, and functions that unpack
+   arguments after it. */
 
 #include <math.h>
 #include <stddef.h>
@@ -31,6 +32,7 @@ typedef word quad_of_words __attribute__((vector_size(4 * sizeof(real))));
 #define MIX(a, b, ...) __builtin_shuffle(a, b, (quad_of_words){__VA_ARGS__})
 #endif
 
+/* Transpose a 4 x 4 matrix. */
 INLINE void turn4(quad *r) {
   const quad a = MIX(r[0], r[1], 0, 4, 1, 5), b = MIX(r[2], r[3], 0, 4, 1, 5);
   const quad c = MIX(r[0], r[1], 2, 6, 3, 7), d = MIX(r[2], r[3], 2, 6, 3, 7);
@@ -38,6 +40,7 @@ INLINE void turn4(quad *r) {
   r[2] = MIX(c, d, 0, 1, 4, 5); r[3] = MIX(c, d, 2, 3, 6, 7);
 }
 
+/* The sum of the lanes of a vector. */
 INLINE real within(vec v) {
   real lanes[VL];
   *(vec_at *)lanes = v;
@@ -64,7 +67,7 @@ static real total(n N, const real *a) {
   for (; i < N; i++) rest += a[i];
   return within(s) + rest;
 }
-/* Short and long pieces alike: memcpy would be a call. */
+/* b = c a, and b = a below: faster than a call of memcpy for short arrays. */
 INLINE void scaled(n N, real c, const real *restrict a, real *restrict b) {
   n i = 0;
   for (; i + VL <= N; i += VL) *(vec_at *)(b + i) = c * *(const vec_at *)(a + i);
@@ -72,14 +75,15 @@ INLINE void scaled(n N, real c, const real *restrict a, real *restrict b) {
   for (; i < N; i++) b[i] = c * a[i];
 }
 INLINE void copied(n N, const real *restrict a, real *restrict b) {
-  if (N == 4) { *(quad_at *)b = *(const quad_at *)a; return; } /* a head's channels, often */
+  if (N == 4) { *(quad_at *)b = *(const quad_at *)a; return; } /* often the channels of a head */
   n i = 0;
   for (; i + VL <= N; i += VL) *(vec_at *)(b + i) = *(const vec_at *)(a + i);
   for (; i + 4 <= N; i += 4) *(quad_at *)(b + i) = *(const quad_at *)(a + i);
   for (; i < N; i++) b[i] = a[i];
 }
 
-/* Pieces of N numbers, `as` and `bs` apart, each times its c (null: as they are). */
+/* Copy `count` pieces of N numbers, which start `as` and `bs` apart; multiply each by its c
+   unless c is null. */
 static void pieces(n count, n N, const real *c, const real *restrict a, n as, real *restrict b, n bs) {
   if (N == 4 && !c) for (n h = 0; h < count; h++) *(quad_at *)(b + h * bs) = *(const quad_at *)(a + h * as);
   else if (N == 4) for (n h = 0; h < count; h++) *(quad_at *)(b + h * bs) = c[h] * *(const quad_at *)(a + h * as);
@@ -88,10 +92,13 @@ static void pieces(n count, n N, const real *c, const real *restrict a, n as, re
 
 /* ---- functions ---- */
 
-#if IS_FLOAT /* libm's do not become vectors; up to |x| = 12, gelu is wrong by 5e-7 at most, torch's by 12e-7 */
+/* The compiler cannot vectorise calls of libm. Up to |x| = 12, the error of gelu is at most 5e-7;
+   that of torch's is 12e-7. */
+#if IS_FLOAT
 INLINE float exponential(float given) {
   const float x = given < -87.3f ? -87.3f : given > 88.0f ? 88.0f : given;
-  const float shifted = x * 1.44269504f + 12582912.0f, k = shifted - 12582912.0f; /* k is the nearest integer */
+  /* k is the integer nearest to x / ln 2 */
+  const float shifted = x * 1.44269504f + 12582912.0f, k = shifted - 12582912.0f;
   const float r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
   float p = 1.9875691500e-4f, power;
   p = p * r + 1.3981999507e-3f; p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
@@ -130,13 +137,13 @@ INLINE float hyperbolic_tangent(float x) {
 
 /* ---- products ----
 
-Weights are packed for the vectors of a row: panels of WIDE outputs, w[panel][k][WIDE], padded with zeros. */
+Weights are packed in panels of WIDE outputs, w[panel][k][WIDE], padded with zeros. */
 
 #define HALF (WIDE / 2)
-#define REGISTERS (BYTES == 64 ? 16 : 8) /* for sums */
+#define REGISTERS (BYTES == 64 ? 16 : 8) /* vector registers for sums */
 
-/* R rows of y = [bias] [+ y] + a w + a2 w2, `most` outputs of which `width` are kept; a[r * stride + k], or with `back`
-   a[k * stride + r]; ws numbers from one k to the next. */
+/* R rows of y = [bias] [+ y] + a w + a2 w2, for `most` outputs, of which `width` are stored. Element
+   (r, k) of a is a[r * stride + k], or a[k * stride + r] with `back`; row k of w starts at w + k * ws. */
 INLINE void tile(const int R, const n most, const int back, const real *a, n stride, n K, const real *w, n ws,
                  const real *a2, n K2, const real *w2, const real *bias, int add, real *y, n next, n width) {
   vec acc[REGISTERS];
@@ -145,7 +152,8 @@ INLINE void tile(const int R, const n most, const int back, const real *a, n str
   for (int j = 0; j < R * V; j++) acc[j] = (vec){0};
 #pragma GCC unroll 1
   for (int part = 0; part < 2; part++, a = a2, K = K2, w = w2) for (n k = 0; k < K; k++, w += ws) {
-    if (back) { __builtin_prefetch(a + (k + 8) * stride); __builtin_prefetch(w + 8 * ws); } /* far apart */
+    /* with `back`, rows are far apart in memory */
+    if (back) { __builtin_prefetch(a + (k + 8) * stride); __builtin_prefetch(w + 8 * ws); }
     vec row[8];
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) row[v] = *(const vec_at *)(w + v * VL);
@@ -198,8 +206,9 @@ static void product(n rows, n O, const real *a, n stride, n K, const real *w, co
 
 /* ---- linear maps ----
 
-Prepared weights: scalars and scalar parts (SI + CI -> SO + CO), bias, maps 1 to 8 (CI -> CO; keeping grades 1 to 4, then
-e0 times grades 0 to 3); then all but the bias for the way back (outputs -> inputs). */
+Prepared weights: the map of scalars and scalar parts (SI + CI -> SO + CO); the bias; maps 1 to 8
+(CI -> CO), of which the first four keep grades 1 to 4 and the others multiply grades 0 to 3 by e0; then
+all of them but the bias transposed (outputs -> inputs), for the backward pass. */
 
 #define PADDED(x) (((x) + WIDE - 1) / WIDE * WIDE)
 #define BIAS_AT (PADDED(SO + CO) * (SI + CI))
@@ -234,12 +243,13 @@ KERNEL linear_backward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict 
   }
 }
 
-/* Parameters: weight (CO, CI, MAPS), s2mv (CO, SI), mv2s (SO, CI), s2s (SO, SI), biases of CO and SO if BIAS. */
+/* Parameters: weight (CO, CI, MAPS), s2mv (CO, SI), mv2s (SO, CI), s2s (SO, SI), and if BIAS,
+   bias_mv (CO) and bias_s (SO). */
 #define PARAMETERS(kind, p) \
   kind *weight = p, *s2mv = weight + MAPS * CO * CI, *mv2s = s2mv + CO * SI, *s2s = mv2s + SO * CI, \
        *bias_mv = s2s + SO * SI, *bias_s = bias_mv + CO;
 
-/* A block of weights from (o, k) on to its two places: w (K -> O) and back (O -> K). */
+/* Copy a block of weights that begins at (o, k) to w (K -> O) and back (O -> K). */
 static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w, real *restrict back) {
   for (n i = 0; i < WIDE; i += 4) for (n j = 0; j < WIDE && k + j < K; j += 4) {
     quad part[4];
@@ -255,7 +265,7 @@ static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w,
   for (n i = 0; i < WIDE && o + i < O; i++) memcpy(back + k * O + (o + i) * WIDE, block[i], sizeof block[i]);
 }
 
-/* Units: blocks, those of scalars and scalar parts first. */
+/* Units: blocks of WIDE x WIDE weights, those of scalars and scalar parts first. */
 KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict weight, const real *restrict s2mv,
                const real *restrict mv2s, const real *restrict s2s, const real *restrict bias_mv,
                const real *restrict bias_s, real *restrict w) {
@@ -288,15 +298,15 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict 
   }
 }
 
-/* Gradient of the parameters; `first` is that of scalars and scalar parts (SO + CO, SI + CI). Units: HALF outputs of one
-   of maps 1 to 8, then 64 outputs of `first` and the bias. */
+/* Gradient of the parameters; `first` (SO + CO, SI + CI) is that of scalars and scalar parts. Units:
+   HALF outputs of one of maps 1 to 8, then OUTPUTS outputs of `first` and of the bias. */
 KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const real *restrict x, const real *restrict g,
                       const real *restrict first, real *restrict theta) {
   PARAMETERS(real, theta)
   const n FI = SI + BLADES * CI, FO = SO + BLADES * CO, tiles = (CO + HALF - 1) / HALF;
   for (n u = t0; u < t1; u++) {
     if (u >= (MAPS - 1) * tiles) {
-      const n from = (u - (MAPS - 1) * tiles) * 64, to = SMALLER(from + 64, SO + CO);
+      const n from = (u - (MAPS - 1) * tiles) * OUTPUTS, to = SMALLER(from + OUTPUTS, SO + CO);
       for (n o = from; o < to; o++) {
         const real *row = first + o * (SI + CI);
         memcpy(o < SO ? s2s + o * SI : s2mv + (o - SO) * SI, row, SI * sizeof(real));
@@ -304,8 +314,9 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
         else for (n i = 0; i < CI; i++) weight[((o - SO) * CI + i) * MAPS] = SCALE[0] * row[SI + i];
       }
       if (!BIAS) continue;
-      real sum[64] = {0};
-      if (to - from == 64) for (n t = 0; t < T; t++) for (n i = 0; i < 64; i++) sum[i] += g[t * FO + from + i];
+      real sum[OUTPUTS] = {0};
+      if (to - from == OUTPUTS)
+        for (n t = 0; t < T; t++) for (n i = 0; i < OUTPUTS; i++) sum[i] += g[t * FO + from + i];
       else for (n t = 0; t < T; t++) for (n i = 0; i < to - from; i++) sum[i] += g[t * FO + from + i];
       for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = sum[o - from];
       continue;
@@ -327,7 +338,7 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
           f(outer, FO, safe, inner, FI, 0, 0, 0, 0, add, out[o - begin], WIDE, width);
           add = 1;
           if (safe == T) continue;
-          real last[3][WIDE] = {{0}}; /* vectors of the last rows would reach past the end of x */
+          real last[3][WIDE] = {{0}}; /* vector loads must not read past the end of x */
           for (n t = safe; t < T; t++) copied(width, inner + t * FI, last[t - safe]);
           f(outer + safe * FO, FO, T - safe, last[0], WIDE, 0, 0, 0, 0, 1, out[o - begin], WIDE, width);
         }
@@ -338,7 +349,8 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
   }
 }
 
-/* Rows in another order, and back: `runs` (COUNT, 3) holds a piece's first column, where it goes, how long it is. */
+/* Reorder the columns of rows, and back. `runs` (COUNT, 3): the first column of each piece in x, its
+   first column in y, its number of columns. */
 KERNEL reorder(n t0, n t1, n F, n COUNT, const int *restrict runs, const real *restrict x, real *restrict y) {
   for (n t = t0; t < t1; t++) for (const int *r = runs; r < runs + 3 * COUNT; r += 3)
     copied(r[2], x + t * F + r[0], y + t * F + r[1]);
@@ -386,11 +398,12 @@ KERNEL norm_backward(n t0, n t1, n C, n S, const real *restrict gz, const real *
 
 /* ---- queries, keys and values ----
 
-A row of `raw` has the scalars of all heads, SH each: queries, keys, values; then 16 blades of CM channels of each. */
+A row of `raw` has SH scalars of each head, then for each blade CM channels of each head. The heads are
+those of queries, then of keys, then of values. */
 
-#define SOME (MOST_FEATURES / FEATURES) /* channels at a time */
+#define SOME (MOST_FEATURES / FEATURES) /* channels that are processed together */
 
-/* The five numbers per channel by which queries and keys know distances; CALL channels from blade to blade of mv. */
+/* The DISTANCES features per channel of a query or key; blades of mv are CALL numbers apart. */
 INLINE void distances(n N, n CALL, const int query, real epsilon, const real *restrict mv, real out[DISTANCES][SOME]) {
   for (n i = 0; i < N; i++) {
     const real w0 = mv[E123 * CALL + i], om = w0 / (w0 * w0 + epsilon), W = w0 * om;
@@ -434,7 +447,7 @@ KERNEL features_forward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double 
   }
 }
 
-/* out becomes the gradient of mv; `along` that of log beta. */
+/* out: the gradient of mv; `along`: that of log beta. */
 INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const real *restrict mv, real g[DISTANCES][SOME],
                                real *restrict out, real *restrict along) {
   real found[4][SOME];
@@ -455,7 +468,7 @@ INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const
   for (n j = 0; j < 4; j++) copied(N, found[j], out + place[j] * CALL);
 }
 
-/* `part` (null for keys): gradients of log beta (H, CM), log alpha (H), log gamma (H), added to. */
+/* Adds the gradients of log beta (H, CM), log alpha (H), log gamma (H) to `part`, null for keys. */
 INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
                            const real *beta, const real *gamma, const real *s, const real *mv, const real *g, real *os,
                            real *om, real *part) {
@@ -480,7 +493,7 @@ INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int quer
   }
 }
 
-/* `parts` (blocks of BLOCK items, H * (CM + 2)): see heads_backward. */
+/* `parts` (blocks of BLOCK items, H * (CM + 2)): `part` of heads_backward, for each block. */
 KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
                          const real *beta, const real *gamma, const real *restrict raw, const real *restrict gq,
                          const real *restrict gk, const real *restrict gv, real *restrict out, real *restrict parts) {
@@ -498,9 +511,9 @@ KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double
   }
 }
 
-/* ---- attention within sets of N items, at most MOST, that lie within the rows of a call ---- */
+/* ---- attention within sets of N <= MOST consecutive items; units are whole sets ---- */
 
-/* out[i][j] = a[i] . b[j] for rows of K numbers */
+/* out[i][j] = a[i] . b[j], for N rows of K numbers each */
 static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *out) {
   for (n i = 0; i < N; i += 4) for (n j = 0; j < N; j += 4) {
     const n R = SMALLER(N - i, 4), C = SMALLER(N - j, 4);
@@ -508,7 +521,7 @@ static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *o
     vec part[4][4];
     real rest[4][4] = {{0}}, lanes[4][4][VL];
 #pragma GCC unroll 4
-    for (int r = 0; r < 4; r++) { /* rows past the end repeat the first */
+    for (int r = 0; r < 4; r++) { /* rows past the end repeat the first one */
       x[r] = a + (i + (r < R ? r : 0)) * as; y[r] = b + (j + (r < C ? r : 0)) * bs;
 #pragma GCC unroll 4
       for (int c = 0; c < 4; c++) part[r][c] = (vec){0};
@@ -544,7 +557,7 @@ static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *o
   }
 }
 
-/* Rows of y: sums over j of p[r * pr + j * pj] x[j]; on top of what is there if `add`. */
+/* y[r] = sum over j of p[r * pr + j * pj] x[j]; added to y[r] if `add`. */
 static void combine(n N, n K, const real *p, n pr, n pj, const real *x, n xs, real *y, n ys, int add) {
   for (n r = 0; r < N; r++, p += pr, y += ys) for (n e = 0; e < K;) {
     if (K - e >= VL) {
@@ -592,7 +605,7 @@ KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double sca
   real p[MOST * MOST], gp[MOST * MOST];
   for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
     const n at = b * N * H + h, from = b * N * HK + h % HK;
-    const int add = h >= HK; /* heads may share keys */
+    const int add = h >= HK; /* several query heads may share a key head */
     all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
     softmax(N, scale, p);
     all_dots(N, V, g + at * V, H * V, v + from * V, HK * V, gp);
@@ -607,11 +620,11 @@ KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double sca
   }
 }
 
-/* ---- geometric product and join: 16 blades, xs, ys, os numbers apart, of VL channels ---- */
+/* ---- geometric product and join, of VL channels; blades are xs, ys, os numbers apart ---- */
 
 typedef void form(const real *restrict x, n xs, const real *restrict y, n ys, real *restrict o, n os, real r);
 FORMS
-/* A form of w channels: fewer than VL are padded. */
+/* Apply a form to w channels, VL at a time; the last ones are padded with zeros. */
 static void apply(form *f, n w, const real *x, n xs, const real *y, n ys, real *o, n os, real r) {
   n c = 0;
   for (; c + VL <= w; c += VL) f(x + c, xs, y + c, ys, o + c, os, r);
@@ -636,7 +649,8 @@ KERNEL bilinear_forward(n t0, n t1, n C, n S, const real *restrict p, const real
   }
 }
 
-/* The four inputs' gradient, and the layer's output again; gref may be null. */
+/* gp: gradient of the four inputs p; out: the layer's output, recomputed; gref: gradient of the
+   reference, may be null. */
 KERNEL bilinear_backward(n t0, n t1, n C, n S, const real *restrict p, const real *restrict y,
                          const real *restrict ref, const real *restrict g, real *restrict gp, real *restrict out,
                          real *restrict gref) {
@@ -662,7 +676,7 @@ KERNEL bilinear_backward(n t0, n t1, n C, n S, const real *restrict p, const rea
 
 /* ---- gate ---- */
 
-enum { TANH_GELU = -1 }; /* the gate's GELU; the others are numbered by codegen.py */
+enum { TANH_GELU = -1 }; /* the gate's GELU; codegen.py numbers the others */
 #define CDF(x) ((real)0.5 * (1 + ERF(x * SQRT_HALF)))
 #define GELU_ARGUMENT(x) (GELU_SLOPE * (x + GELU_CUBIC * x * x * x))
 static void activate(n kind, n N, const real *restrict x, real *restrict y) {
@@ -671,7 +685,7 @@ static void activate(n kind, n N, const real *restrict x, real *restrict y) {
   if (kind == SIGMOID) for (n i = 0; i < N; i++) y[i] = 1 / (1 + EXP(-x[i]));
   if (kind == TANH_GELU) for (n i = 0; i < N; i++) y[i] = (real)0.5 * x[i] * (1 + TANH(GELU_ARGUMENT(x[i])));
 }
-/* y as above, and gx: g times the derivative. */
+/* y: as `activate`; gx: g times the derivative. */
 static void activate_backward(n kind, n N, const real *restrict x, const real *restrict g, real *restrict y,
                               real *restrict gx) {
   if (kind == GELU) for (n i = 0; i < N; i++) {
@@ -689,7 +703,7 @@ static void activate_backward(n kind, n N, const real *restrict x, const real *r
   }
 }
 
-/* Scalars of a row and the scalar parts of its C multivectors; the latter multiply all 16 blades. */
+/* Activates scalars, and multiplies each of C multivectors by its activated scalar part. */
 KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *restrict y) {
   for (n t = t0; t < t1; t++) {
     const real *restrict from = x + t * (S + BLADES * C);
@@ -704,7 +718,7 @@ KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *
     }
   }
 }
-/* Gradient gx of x, and the gate's output y again. */
+/* gx: gradient of x; y: the gate's output, recomputed. */
 KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
                      real *restrict y) {
   for (n t = t0; t < t1; t++) {
@@ -727,7 +741,7 @@ KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const
   }
 }
 
-/* The first N columns of x added to those of y. */
+/* Add the first N columns of x to those of y. */
 KERNEL add_columns(n t0, n t1, n N, n FX, n FY, const real *restrict x, real *restrict y) {
   for (n t = t0; t < t1; t++) for (n i = 0; i < N; i++) y[t * FY + i] += x[t * FX + i];
 }
@@ -738,9 +752,10 @@ typedef union { n i; double d; void *p; } value;
 typedef void kernel(n t0, n t1, const value *a);
 typedef struct { n next, end; char apart[48]; } share;
 typedef struct { const value *jobs, *end; int threads, (*me)(void); share (*of)[MOST_THREADS]; } call;
-/* A job: its length, units and step, then kernels, each with the number of its arguments and those. The kernels run on
-   some units, then on the next. Every thread begins with its own share of a job, which it finds in its cache if it had the same
-   one before, then helps, then goes on to the next job without waiting. */
+/* A job is its length, number of units and step, then its kernels, each with the number of its
+   arguments and the arguments. All kernels run on `step` units, then on the next ones. Every thread
+   begins with its own share of a job, whose rows may be in its cache from the previous job. Then it
+   helps the other threads, and continues with the next job without waiting. */
 static void work(void *p) {
   const call *c = p;
   const int me = c->threads > 1 ? c->me() : 0;
@@ -756,7 +771,8 @@ static void work(void *p) {
     }
   }
 }
-/* `parallel` and `me` are OpenMP's: the one runs work(&c) in so many threads, the other counts them. */
+/* `parallel` and `me` are functions of OpenMP: `parallel` runs work(&c) in several threads, `me`
+   returns the number of the current thread. */
 void flashgatr_run(const value *jobs, n length, int threads,
                    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), int (*me)(void)) {
   share of[MOST_JOBS][MOST_THREADS];

@@ -1,4 +1,4 @@
-"""The steps of a block on a CPU: C kernels, but for the largest product of the weights' gradient.
+"""The steps of a block on a CPU: C kernels, except the largest product of the weights' gradient.
 
 `ready` and `always` concern TF32 and are ignored on CPUs.
 """
@@ -17,10 +17,10 @@ from ...functional.linear import MAPS
 from ..plan import HeadLayout, Sizes
 from ..rows import Blocks, Columns, LinearPlan, columns, head_columns
 from .deferred import call, kernels_of, settle
-from .library import BLOCK, PANEL, Job
+from .library import BLOCK, OUTPUTS, PANEL, Job
 
 RECOMPUTE = 4096
-"""From so many items on, memory counts more than a product: what is cheap to make again is not saved."""
+"""From this number of items on, cheap results are recomputed to save memory."""
 
 
 def qkv_columns(heads: HeadLayout) -> Columns:
@@ -50,7 +50,10 @@ def _padded(width: int) -> int:
 
 
 def prepared_size(plan: LinearPlan) -> int:
-    """Packed for the product (with bias), then for that of the gradient: see `library`."""
+    """Elements of a map's weights, packed for the forward product (with bias) and the backward one.
+
+    The layout is described in rows.c, "linear maps".
+    """
     ci, co, inputs, outputs = *_sizes(plan)[:2], plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
     there = _padded(outputs) * (inputs + 1) + (MAPS - 1) * _padded(co) * ci
     return there + _padded(inputs) * outputs + (MAPS - 1) * _padded(ci) * co
@@ -78,7 +81,10 @@ def _as(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 @functools.lru_cache(maxsize=256)
 def _runs(plan: LinearPlan) -> Tensor | None:
-    """Pieces of a plan's inputs that stay together in standard order: (first, where to, how many); None: the same order."""
+    """Runs of input columns that stay contiguous in standard order; None if the order is standard.
+
+    (runs, 3): first column, first column in standard order, number of columns.
+    """
     standard = columns(range(plan.in_mv), range(plan.in_s))
     if plan.inputs == standard:
         return None
@@ -93,7 +99,7 @@ def _runs(plan: LinearPlan) -> Tensor | None:
 
 
 def _standard(x: Tensor, plan: LinearPlan) -> Tensor:
-    """x in standard order."""
+    """The map's input with its columns in standard order."""
     runs, x = _runs(plan), x.contiguous()
     if runs is None:
         return x
@@ -140,18 +146,18 @@ class _WeightGradients:
         self.given: list[tuple[int, Tensor, Tensor]] = []
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
-        """For the gradient of map i: x went in, g is the gradient of what came out."""
+        """Add the gradient of map i, from its input x and the gradient g of its output."""
         self.given.append((i, _standard(x, self.plans[i]), g.contiguous()))
 
     def collect(self) -> Tensor:
-        """One after another."""
+        """The gradients of all maps' parameters, concatenated."""
         settle()
         kernels, jobs, kept = kernels_of(self.found.dtype), [], []
         for i, x, g in self.given:
             plan, items = self.plans[i], x.shape[0]
             inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
             first = torch.mm(g[:, :outputs].t(), x[:, :inputs])
-            units = (MAPS - 1) * -(-plan.out_mv // (PANEL // 2)) + -(-outputs // 64)
+            units = (MAPS - 1) * -(-plan.out_mv // (PANEL // 2)) + -(-outputs // OUTPUTS)
             given = items, *_sizes(plan), plan.bias, x, g, first, self.parts[i]
             jobs.append(Job(kernels.packed("linear_weights", given), units, 1, 32 * items))
             kept.append(first)
@@ -160,7 +166,7 @@ class _WeightGradients:
 
 
 def _reached(raw: Tensor, plan: LinearPlan, heads: HeadLayout) -> tuple[Tensor, Tensor]:
-    """The scalars and multivectors (T, 16, C) of all heads that a re-inserted channel reaches."""
+    """Views of the scalars and multivectors (T, 16, C) to which re-inserted channels are added."""
     total = heads.total
     mv = raw[:, total * heads.s :].view(-1, BLADES, total * heads.mv)
     return raw[:, : plan.out_s], mv[:, :, : plan.out_mv]
@@ -180,7 +186,7 @@ def add_linear(
 def reinsert_input_gradient(
     g: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
+    """Gradient of the re-inserted rows, and the part of g that their weights' gradient needs."""
     settle()
     s, mv = _reached(g, plan, heads)
     part = torch.cat([s, mv.flatten(1)], dim=1)
@@ -188,7 +194,7 @@ def reinsert_input_gradient(
 
 
 def normed_width(sizes: Sizes) -> int:
-    """Columns of normalised rows."""
+    """Number of columns of normalised rows."""
     return sizes.width
 
 
@@ -234,9 +240,7 @@ def features(
     raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     items = raw.shape[0]
-    q = raw.new_empty(items, heads.queries, heads.features)
-    k = raw.new_empty(items, heads.keys, heads.features)
-    v = raw.new_empty(items, heads.keys, heads.values)
+    q, k, v = (raw.new_empty(items, *shape) for shape in heads.shapes)
     given = _head_arguments(raw, heads, weights, epsilon)
     call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, raw.contiguous(), q, k, v)
     return q, k, v
@@ -253,7 +257,7 @@ def features_backward(
 ) -> tuple[Tensor, Tensor]:
     items, raw = raw.shape[0], raw.contiguous()
     out = torch.empty_like(raw)
-    parts = raw.new_empty(-(-items // BLOCK), heads.queries * (heads.mv + 2))
+    parts = raw.new_empty(-(-items // BLOCK), heads.learned)
     given = _head_arguments(raw, heads, weights, epsilon)
     call(
         raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw,
@@ -263,13 +267,13 @@ def features_backward(
 
 
 def summed(parts: Tensor) -> Tensor:
-    """Of what `features_backward` found."""
+    """The sum of the parts that `features_backward` returned."""
     settle()
     return parts.sum(0)
 
 
 def add_scalars(y: Tensor, x: Tensor, count: int) -> None:
-    """The first columns of x added to those of y, in place."""
+    """Add the first `count` columns of x to those of y, in place."""
     widths = x.shape[1], y.shape[1]
     call(y, "add_columns", y.shape[0], BLOCK, 2 * count, count, *widths, x, y)
 
@@ -300,17 +304,7 @@ def _attention_arguments(
 ) -> tuple[Any, ...]:
     total, heads, width = q.shape
     step = max(BLOCK // items, 1) * items  # whole sets
-    return (
-        total,
-        step,
-        heads * width,
-        items,
-        heads,
-        k.shape[1],
-        width,
-        v.shape[2],
-        scale,
-    )
+    return total, step, heads * width, items, heads, k.shape[1], width, v.shape[2], scale
 
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
@@ -356,5 +350,5 @@ def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[
 
 
 def weight_gradients(plans: tuple[LinearPlan, ...], like: Tensor) -> _WeightGradients:
-    """For the gradients of several maps' parameters; see `backend.WeightGradients`."""
+    """Collects the gradients of several maps' parameters; see `backend.WeightGradients`."""
     return _WeightGradients(plans, like)

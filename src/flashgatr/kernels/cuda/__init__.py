@@ -1,4 +1,4 @@
-"""Kernels for CUDA: dense products by the vendor's library, everything between them by Triton."""
+"""Kernels for CUDA: dense products by cuBLAS, everything between them by Triton."""
 
 from .products import add_linear as add_linear
 from .products import bilinear_columns as bilinear_columns

@@ -1,6 +1,6 @@
 """The Triton kernels by name, each with its launcher.
 
-`triton_kernels` is imported when the first is needed: without a GPU, Triton may be missing.
+`triton_kernels` is imported at the first use, because Triton may be missing without a GPU.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """A cached launcher that skips Triton's per-call argument inspection.
 
-Triton finds the compiled kernel for a call by inspecting every argument, which takes longer than many a
-small kernel runs. Only a few facts decide: constants, dtypes, alignment of pointers, and whether an integer
-is one or a multiple of sixteen. Calls that agree in these go straight to the kernel that Triton found for
-the first of them. This needs Triton's private launch function; where that fails, `shortcuts.TRITON_LAUNCH`
-is off and Triton launches its kernels itself.
+Triton finds the compiled kernel for a call by inspecting every argument, which takes longer than
+many small kernels run. The kernel depends only on constants, dtypes, the alignment of pointers,
+and whether an integer is one or a multiple of sixteen. Calls that agree in these are launched
+directly, with the kernel that Triton found for the first of them. This needs Triton's private
+launch function. If that fails, `shortcuts.TRITON_LAUNCH` is turned off, and Triton launches its
+kernels itself.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from torch import Tensor
 from ...shortcuts import TRITON_LAUNCH
 
 _ALIGNED = 16
+"""Triton specialises kernels for pointers and integers that are multiples of this."""
 _LARGE = 1 << 31
+"""Integers below this are passed as 32-bit numbers."""
 
 
 class Kernel:
-    """`kernel[grid](*arguments, **constants)`, as of a function under triton.jit."""
+    """Called as `kernel[grid](*arguments, **constants)`, like a function under triton.jit."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -34,13 +37,13 @@ class Kernel:
         return lambda *arguments, **constants: self.bound(grid, **constants)(*arguments)
 
     def bound(self, grid: tuple[int, ...], **constants: Any) -> Bound:
-        """The kernel with its grid and constants, for a caller to keep."""
+        """The kernel with its grid and constants, which a caller may keep."""
         known = self._known.setdefault((*constants, *constants.values()), {})
         return Bound(self.function, grid, constants, known)
 
 
 class Bound:
-    """A kernel with its grid and its constants: `bound(*arguments)`."""
+    """A kernel with its grid and constants, called as `bound(*arguments)`."""
 
     def __init__(
         self,
@@ -52,7 +55,7 @@ class Bound:
         self.function, self.constants, self.known = function, constants, known
         self.grid = (*grid, *_ONES[len(grid) :])
         self.rest: tuple[Any, ...] | None = None
-        """The constants that are arguments of the function, in their places."""
+        """The constants in the order of the function's arguments."""
 
     def __call__(self, *arguments: Any) -> None:
         device: int = arguments[0].get_device()
@@ -61,7 +64,7 @@ class Bound:
         compiled = self.known.get(key)
         if compiled is None or not TRITON_LAUNCH.is_on:
             compiled = self.function[self.grid](*arguments, **self.constants)
-            if hasattr(compiled, "run") and _takes_constants():  # an interpreted one has no `run`
+            if hasattr(compiled, "run") and _takes_constants():  # interpreted kernels have no `run`
                 self.known[key] = compiled
             return
         try:
@@ -89,7 +92,7 @@ _ONES = (1, 1, 1)
 
 
 def _stream(device: int) -> int:
-    """The current stream of a device, as a number."""
+    """The handle of a device's current stream."""
     try:
         return torch._C._cuda_getCurrentRawStream(device)
     except AttributeError:  # a private name that another torch may lack
@@ -98,7 +101,7 @@ def _stream(device: int) -> int:
 
 @lru_cache(maxsize=1)
 def _runtime() -> Any:
-    """Where Triton keeps its hooks."""
+    """The object that holds Triton's launch hooks, or None."""
     try:
         from triton import knobs
     except ImportError:
@@ -107,7 +110,7 @@ def _runtime() -> Any:
 
 
 def _is_watched() -> bool:
-    """Whether a profiler or another tool has hooks for launches, or Triton does not tell."""
+    """Whether a profiler or another tool has launch hooks; True if Triton cannot tell."""
     runtime = _runtime()
     try:
         return bool(runtime.launch_enter_hook.calls or runtime.launch_exit_hook.calls)
@@ -117,16 +120,16 @@ def _is_watched() -> bool:
 
 @lru_cache(maxsize=1)
 def _takes_constants() -> bool:
-    """Whether this Triton's compiled kernels take constants as arguments too, as from version 3.3 on."""
+    """Whether compiled kernels take constants as arguments, too, as they do since Triton 3.3."""
     try:
         version = metadata.version("triton")
-    except metadata.PackageNotFoundError:  # by another name
+    except metadata.PackageNotFoundError:  # installed under another name
         return False
     return tuple(map(int, version.split(".")[:2])) >= (3, 3)
 
 
 def _kinds(arguments: tuple[Any, ...]) -> tuple[list[Any], list[Any]]:
-    """What decides about the kernel; and the arguments with addresses in place of tensors."""
+    """The properties that select the kernel, and the arguments with addresses for tensors."""
     kinds: list[Any] = []
     values: list[Any] = []
     for x in arguments:

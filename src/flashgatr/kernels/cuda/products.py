@@ -1,7 +1,7 @@
 """Weights and linear maps on CUDA: dense products, their gradients, and the columns of rows.
 
-A linear map is one product with its dense matrix (most of it zeros, which cost nothing at these widths).
-Large products are the vendor's; small ones in TF32 are made by a Triton kernel.
+A linear map is one product with its dense matrix; its many zeros cost nothing at these widths.
+cuBLAS computes large products, a Triton kernel small ones in TF32.
 """
 
 from __future__ import annotations
@@ -38,18 +38,19 @@ from .launch import Bound
 from .side_stream import on_side_stream
 
 ONES = 8
-"""Columns beyond the features that normalised, gated and multiplied rows have: a one, and zeros for alignment.
+"""Extra columns of the rows that enter a map (normalised, gated, multiplied): a one, then zeros.
 
-The one turns a map's bias into a row of its matrix, and the bias' gradient into a row of the matrix' gradient.
+The one makes a map's bias a row of its matrix, and the bias's gradient a row of the matrix's
+gradient. The zeros preserve alignment.
 """
 FEW_ROWS = 512
-"""Up to so many rows, float32 products in TF32 are made by a kernel of our own."""
+"""Up to this number of rows, our own kernel computes float32 products in TF32."""
 KEPT = 1024
-"""Launches of a kind that are kept: one for every number of items, mostly."""
+"""Size of the caches of bound kernels, which mostly have one entry per number of items."""
 
 
 def qkv_columns(heads: HeadLayout) -> Columns:
-    """Queries, keys, values, each aligned; of queries and keys only what attention reads."""
+    """Queries, keys and values, each aligned; queries and keys have only the blades in use."""
     blades = ATTENDED if heads.distance_aware else EUCLIDEAN
     h, hk = heads.queries, heads.keys
     q = head_columns(range(h), heads.mv, heads.s, blades)
@@ -59,7 +60,7 @@ def qkv_columns(heads: HeadLayout) -> Columns:
 
 
 def reinsert_columns(heads: HeadLayout, values: bool) -> Columns:
-    """As `qkv_columns`, for channels that reach queries and keys, and values only if told."""
+    """The columns of `qkv_columns`, with padding in place of values unless `values`."""
     every = qkv_columns(heads)
     if values:
         return every
@@ -84,7 +85,7 @@ def aligned(n: int) -> int:
     return n + -n % ALIGN
 
 
-@cache  # captured graphs read the tables' memory: it must not be given back
+@cache  # captured graphs read the tables' memory, so it must never be freed
 def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
     with torch.inference_mode(False), torch.device("cpu"):
         return make(plan).to(device)  # type: ignore[operator, no-any-return]
@@ -92,7 +93,11 @@ def _on_device(make: object, plan: object, device: torch.device) -> Tensor:
 
 @cache
 def _tables(blocks: Blocks, device: torch.device) -> Tensor:
-    """The table of several blocks, and of each: a captured step prepares them one by one, and cannot bring them to the device."""
+    """The table of several blocks.
+
+    The tables of the single blocks are made, too: a captured step needs them, but cannot copy
+    them to the device.
+    """
     tables = [_on_device(_prepare_table, plans, device) for plans in blocks]
     return tables[0] if len(tables) == 1 else _on_device(_table_of_all, blocks, device)
 
@@ -102,7 +107,7 @@ def _table_of_all(blocks: Blocks) -> Tensor:
 
 
 def _prepare_table(plans: tuple[LinearPlan, ...]) -> Tensor:
-    """Where the numbers of matrices come from: one table for maps whose parameters follow one another."""
+    """One table for the matrices of several maps, whose parameters are concatenated."""
     found, start = [], 0
     for plan in plans:
         table = _padded_table(plan).flatten()
@@ -122,19 +127,19 @@ def prepared_size(plan: LinearPlan) -> int:
 
 
 def normed_width(sizes: Sizes) -> int:
-    """Columns of normalised rows."""
+    """Number of columns of normalised rows."""
     return sizes.width + ONES
 
 
 def _padded_table(plan: LinearPlan) -> Tensor:
-    """The dense table with the rows that belong to the last ONES columns of the input."""
+    """The dense table with rows for the ONES extra columns of the input."""
     table = dense_table(plan)
     more = torch.full((ONES - 1, table.shape[1]), ZERO, dtype=table.dtype)
     return torch.cat([table, more])
 
 
 def prepare(parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) -> Tensor:
-    """The dense matrices of all maps, one after another; in TF32 where products are, as the small ones expect."""
+    """The dense matrices of all maps, concatenated; rounded to TF32 if products use it."""
     theta = _concatenated(parameters)
     table = _tables(blocks, theta.device)
     out = torch.empty(table.numel(), dtype=dtype, device=theta.device)
@@ -147,21 +152,21 @@ def prepare(parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) ->
 
 
 def in_tf32() -> bool:
-    """Whether products of float32 numbers may be made of TF32's."""
+    """Whether products of float32 matrices may be computed in TF32."""
     try:
         return torch.get_float32_matmul_precision() != "highest"
     except RuntimeError:
-        # It was said by torch's newer settings, after which the older ones cannot be read.
+        # After a change of torch's newer setting, the older one cannot be read.
         return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
 
 
 def feeds_small_product(rows: Tensor) -> bool:
-    """Whether products of these rows are our own in TF32, whose kernel expects numbers that are rounded already."""
+    """Whether our own TF32 kernel computes products of these rows; it expects rounded numbers."""
     return 0 < rows.shape[0] <= FEW_ROWS and rows.dtype == torch.float32 and in_tf32()
 
 
 def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
-    """All parameters as one vector: a view if they are neighbours in memory, as a flat optimiser makes them."""
+    """All parameters as one vector: a view if they are contiguous, as flat optimisers make them."""
     first, end = parameters[0], parameters[0].data_ptr()
     for p in parameters:
         if p.data_ptr() != end or p.dtype != first.dtype or not p.is_contiguous():
@@ -170,7 +175,7 @@ def _concatenated(parameters: Sequence[Tensor]) -> Tensor:
     total = sum(p.numel() for p in parameters)
     if first.untyped_storage().nbytes() < first.storage_offset() * first.element_size() + (
         total * first.element_size()
-    ):  # neighbours by chance, in separate allocations
+    ):  # adjacent by chance, in separate allocations
         return shortcuts.flatten(list(parameters))
     return first.as_strided((total,), (1,))
 
@@ -180,7 +185,7 @@ def _matrix(prepared: Tensor, plan: LinearPlan) -> Tensor:
 
 
 def linear(x: Tensor, prepared: Tensor, plan: LinearPlan, *, ready: bool = True) -> Tensor:
-    """The map of rows. ready: where TF32 is used, x and the weights are numbers of it, as all kernels here write them."""
+    """Apply the map to rows. ready: if TF32 is used, x is rounded to it already."""
     matrix, width = _matrix(prepared, plan), len(plan.inputs)
     if x.shape[1] > width:
         return _product(x, matrix, ready=ready)
@@ -195,9 +200,9 @@ def _product(
     ready: bool = True,
     rounds: bool = False,
 ) -> Tensor:
-    """x matrix + bias. The vendor's library shines on large products; on a few hundred rows it leaves the chip idle.
+    """x matrix + bias: by cuBLAS, or by our kernel for a few hundred rows, where cuBLAS is slow.
 
-    rounds: the result, too, is to be numbers of TF32 where that is used.
+    ready: see `linear`. rounds: round the result to TF32, too, if TF32 is used.
     """
     if not feeds_small_product(x):
         return x @ matrix if bias is None else torch.addmm(bias, x, matrix)
@@ -221,7 +226,7 @@ def _small_product(
 
 
 def _product_tile(rows: int, columns: int) -> dict[str, int]:
-    """Tiles that give every multiprocessor something to do (tried on an H200)."""
+    """Tile sizes that keep all multiprocessors busy (measured on an H200)."""
     if rows <= 16:
         return dict(BM=16, BN=16, BK=128, num_stages=3, num_warps=4)
     side = 32 if columns < 1024 else 64
@@ -231,27 +236,30 @@ def _product_tile(rows: int, columns: int) -> dict[str, int]:
 def add_linear(
     y: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
 ) -> Tensor:
-    """y + map of x, in place."""
+    """Add the map of x to y, in place."""
     return y.addmm_(x, _matrix(prepared, plan)[: x.shape[1]])
 
 
 def linear_input_gradient(
     g: Tensor, prepared: Tensor, plan: LinearPlan, width: int, *, ready: bool = True
 ) -> Tensor:
-    """Gradient of the first `width` columns of the input; see `linear`. Of a map by itself it may go into products."""
+    """Gradient of the first `width` columns of the input; `ready` as for `linear`.
+
+    For a standalone map (not `ready`) the result is rounded to TF32: a product may consume it.
+    """
     return _product(g, _matrix(prepared, plan)[:width].t(), ready=ready, rounds=not ready)
 
 
 def reinsert_input_gradient(
     g: Tensor, prepared: Tensor, plan: LinearPlan, heads: HeadLayout
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of re-inserted rows, and the part of g that their weights' gradient needs."""
+    """Gradient of the re-inserted rows, and the part of g that their weights' gradient needs."""
     return linear_input_gradient(g, prepared, plan, len(plan.inputs)), g
 
 
 @lru_cache(maxsize=64)
 def _gather_table(plans: tuple[LinearPlan, ...]) -> Tensor:
-    """`inverse_table` of several maps whose matrices follow one another."""
+    """`inverse_table` of several maps whose matrices are concatenated."""
     tables, start = [], 0
     for plan in plans:
         table = inverse_table(plan).long()
@@ -269,7 +277,7 @@ def _all_factors(plans: tuple[LinearPlan, ...]) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _starts(plans: tuple[LinearPlan, ...]) -> tuple[int, ...]:
-    """Where the matrices begin that follow one another, and where the last one ends."""
+    """Where each of the concatenated matrices begins, and where the last one ends."""
     return (0, *itertools.accumulate(prepared_size(plan) for plan in plans))
 
 
@@ -282,7 +290,7 @@ class _WeightGradients:
         self.dense = torch.empty(self.starts[-1], dtype=like.dtype, device=like.device)
 
     def add(self, i: int, x: Tensor, g: Tensor) -> None:
-        """The gradient of map i: x went in, g is the gradient of what came out."""
+        """Add the gradient of map i, from its input x and the gradient g of its output."""
         with on_side_stream(x, g, self.dense):
             width, columns = x.shape[1], g.shape[1]
             start, plan = self.starts[i], self.plans[i]
@@ -291,7 +299,7 @@ class _WeightGradients:
                 column_sums(g, self.dense.as_strided((columns,), (1,), start + width * columns))
 
     def collect(self) -> Tensor:
-        """One after another, float32."""
+        """The gradients of all maps' parameters, concatenated, in float32."""
         table = _on_device(_gather_table, self.plans, self.dense.device)
         factors = _on_device(_all_factors, self.plans, self.dense.device)
         out = torch.empty(table.shape[0], device=self.dense.device)
@@ -304,15 +312,14 @@ class _WeightGradients:
 
 
 def column_sums(x: Tensor, out: Tensor) -> None:
-    """out = x.sum(0), in float32 and always in the same order."""
+    """out = x.sum(0), in float32 and in a fixed order."""
     items, width = x.shape
-    loops = 16
-    parts = math.ceil(items / (16 * loops))
+    tile = dict(COLUMNS=64, ITEMS=16, LOOPS=16)
+    parts = math.ceil(items / (tile["ITEMS"] * tile["LOOPS"]))
     target = out if parts <= 1 else torch.empty(parts, width, device=x.device)
     if items:
-        kernels.column_sums[parts, math.ceil(width / 64)](
-            x, target, items, F=width, COLUMNS=64, ITEMS=16, LOOPS=loops
-        )
+        grid = parts, math.ceil(width / tile["COLUMNS"])
+        kernels.column_sums[grid](x, target, items, F=width, **tile)
     else:
         out.zero_()
     if parts > 1:
@@ -320,5 +327,5 @@ def column_sums(x: Tensor, out: Tensor) -> None:
 
 
 def weight_gradients(plans: tuple[LinearPlan, ...], like: Tensor) -> _WeightGradients:
-    """For the gradients of several maps' parameters; see `backend.WeightGradients`."""
+    """Collects the gradients of several maps' parameters; see `backend.WeightGradients`."""
     return _WeightGradients(plans, like)

@@ -1,6 +1,7 @@
-"""A second stream for a captured step: weights are prepared, and their gradients computed, beside the rest.
+"""A second CUDA stream that prepares weights and computes their gradients in parallel to the rest.
 
-Small products leave most of the GPU idle, and nothing in the backward pass waits for a weight's gradient.
+It is for steps that are captured as a CUDA graph. Small products leave most of the GPU idle, and
+nothing in the backward pass waits for the gradient of a weight.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor
 
 
 class SideStream:
-    """The stream, and the tensors it uses, which are kept alive until `join`."""
+    """The stream, and the tensors that it uses, which stay alive until `join`."""
 
     active: SideStream | None = None
 
@@ -23,14 +24,14 @@ class SideStream:
 
     @contextlib.contextmanager
     def running(self, *used: Tensor) -> Iterator[None]:
-        """Within: on the side stream, after what the current one has done so far."""
+        """Within: work runs on the side stream, after the work queued on the current one so far."""
         self.kept.extend(used)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             yield
 
     def join(self) -> None:
-        """From here on the current stream sees the gradients."""
+        """Make the current stream wait for the side stream."""
         if self.kept:
             torch.cuda.current_stream().wait_stream(self.stream)
         self.kept.clear()
@@ -40,8 +41,8 @@ class SideStream:
 def beside(stream: torch.cuda.Stream | None = None) -> Iterator[SideStream]:
     """Within: gradients of weights are computed on a side stream (the given one, or a new one).
 
-    Join it before the gradients are used. Graphs that are replayed at the same time need streams of their
-    own: libraries keep their workspaces per stream.
+    Call `join` before using the gradients. Graphs that are replayed at the same time need separate
+    streams, because libraries keep one workspace per stream.
     """
     side = SideStream.active = SideStream(stream)
     try:
@@ -54,6 +55,6 @@ _HERE = contextlib.nullcontext()
 
 
 def on_side_stream(*used: Tensor) -> contextlib.AbstractContextManager[None]:
-    """Within: on the side stream, if there is one."""
+    """Within: work runs on the side stream, if there is one."""
     side = SideStream.active
     return _HERE if side is None else side.running(*used)

@@ -1,7 +1,7 @@
-"""The steps of a block on CUDA between its linear maps: norm, features, small attention, products, gate.
+"""The steps of a block on CUDA between its linear maps: norm, features, attention, bilinear, gate.
 
-Rows lie one after another in memory. Attention reads queries, keys and values as the features kernel wrote
-them.
+Rows are contiguous in memory. Attention reads queries, keys and values in the layout in which the
+features kernel writes them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ...algebra import BLADES, EUCLIDEAN
+from ...functional.features import inner_blades
 from ..plan import HeadLayout, Sizes
 from ..rows import ATTENDED
 from .compiled import kernels
@@ -23,11 +24,13 @@ from .products import KEPT, ONES, aligned, column_sums, feeds_small_product, nor
 from .side_stream import on_side_stream
 
 SMALL_SET = 8
-"""Sets of up to this many items are attended to within registers."""
+"""Our kernel computes the attention of sets of up to this many items in registers."""
 RECOMPUTE = 4096
-"""From so many items on, memory counts more than a product: what is cheap to make again is not saved."""
-_FILL = 132 * 4
-"""So many programs keep an H100 or H200 busy."""
+"""From this number of items on, cheap results are recomputed to save memory."""
+_MULTIPROCESSORS = 132
+"""Of an H100 or H200."""
+_FILL = 4 * _MULTIPROCESSORS
+"""This number of programs keeps the GPU busy."""
 
 
 def _tile(sizes: Sizes, items: int) -> dict[str, int]:
@@ -37,7 +40,7 @@ def _tile(sizes: Sizes, items: int) -> dict[str, int]:
 
 
 def _power(n: int) -> int:
-    """The next power of two."""
+    """The smallest power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -73,7 +76,10 @@ def norm_backward(
     *,
     always: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of x, and of delta in its dtype, as products want it; unless always, empty where that is the same."""
+    """Gradient of x, and of delta, rounded for the next product.
+
+    With `always=False`, the second is empty if it is identical to the first.
+    """
     items = y.shape[0]
     out = torch.empty(items, sizes.width, device=y.device)
     has_low = always or delta_dtype != out.dtype or feeds_small_product(out)
@@ -91,10 +97,10 @@ def norm_backward(
 def _features(
     direction: str, heads: HeadLayout, items: int, *learned: bool, **flags: bool
 ) -> Bound:
-    """learned: alpha, beta, gamma."""
+    """learned: whether alpha, beta and gamma are learned."""
     arguments = _head_arguments(heads, learned, items)
     kernel = getattr(kernels, f"features_{direction}")
-    grid = (_programs(heads, items), heads.queries + 2 * heads.keys)
+    grid = (_programs(heads, items), heads.total)
     return kernel.bound(grid, **arguments, **flags)  # type: ignore[no-any-return]
 
 
@@ -104,10 +110,10 @@ def _programs(heads: HeadLayout, items: int) -> int:
 
 def _head_arguments(heads: HeadLayout, learned: Sequence[bool], items: int) -> dict[str, object]:
     width = heads.s + heads.mv * (len(ATTENDED) if heads.distance_aware else len(EUCLIDEAN))
-    values = heads.s + BLADES * heads.mv
+    values = heads.values
     k_at = aligned(heads.queries * width)
     v_at = k_at + aligned(heads.keys * width)
-    plain = width - 4 * heads.mv if heads.distance_aware else width
+    plain = heads.s + heads.mv * len(inner_blades(heads.distance_aware))
     return dict(
         R=v_at + aligned(heads.keys * values), K_AT=k_at, V_AT=v_at,
         H=heads.queries, HK=heads.keys, CM=heads.mv, SH=heads.s,
@@ -119,8 +125,7 @@ def _head_arguments(heads: HeadLayout, learned: Sequence[bool], items: int) -> d
 
 
 def _items_per_program(items: int, heads: HeadLayout) -> int:
-    programs = heads.queries + 2 * heads.keys
-    return min(max(_power(items * programs // (132 * 16)), 4), 32)
+    return min(max(_power(items * heads.total // (16 * _MULTIPROCESSORS)), 4), 32)
 
 
 def features(
@@ -128,10 +133,7 @@ def features(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (T, H, D), keys (T, HK, D) and values (T, HK, V) from the projected rows."""
     items = raw.shape[0]
-    values = heads.s + BLADES * heads.mv
-    q = raw.new_empty(items, heads.queries, heads.features)
-    k = raw.new_empty(items, heads.keys, heads.features)
-    v = raw.new_empty(items, heads.keys, values)
+    q, k, v = (raw.new_empty(items, *shape) for shape in heads.shapes)
     if items:
         kernel = _features("forward", heads, items, *(w is not None for w in weights))
         given = [raw if w is None else w for w in weights]
@@ -148,11 +150,14 @@ def features_backward(
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradient of the projected rows, and of the logarithms of beta (H, C), alpha (H), gamma (H) in parts to be summed."""
+    """Gradient of the projected rows, and parts whose sum is that of the learned weights.
+
+    The learned weights are the logarithms of beta (H, C), alpha (H) and gamma (H), in this order.
+    """
     items = raw.shape[0]
     out = torch.empty_like(raw)
     programs = _programs(heads, items)
-    parts = torch.empty(programs, heads.queries * (heads.mv + 2), device=raw.device)
+    parts = torch.empty(programs, heads.learned, device=raw.device)
     if items:
         learned = (w is not None for w in weights)
         kernel = _features("backward", heads, items, *learned, ROUND=feeds_small_product(out))
@@ -163,7 +168,7 @@ def features_backward(
 
 
 def summed(parts: Tensor) -> Tensor:
-    """Of what `features_backward` found."""
+    """The sum of the parts that `features_backward` returned."""
     total = torch.empty(parts.shape[1], device=parts.device)
     with on_side_stream(parts, total):
         column_sums(parts, total)
@@ -171,12 +176,12 @@ def summed(parts: Tensor) -> Tensor:
 
 
 def add_scalars(y: Tensor, x: Tensor, count: int) -> None:
-    """The first columns of x added to those of y, in place."""
+    """Add the first `count` columns of x to those of y, in place."""
     y[:, :count] += x[:, :count]
 
 
 def one_pass() -> contextlib.AbstractContextManager[None]:
-    """Kernels are queued one after the other anyway."""
+    """Does nothing: a CUDA stream queues kernels anyway."""
     return contextlib.nullcontext()
 
 
@@ -225,7 +230,7 @@ def survey(mv: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def enter(mv: Tensor, s: Tensor, center: Tensor) -> Tensor:
-    """Rows of (B, items, C, 16) and (B, items, S), moved so that the centre of every sample is the origin."""
+    """Rows of (B, items, C, 16) and (B, items, S), with the centre of each sample at the origin."""
     samples, items, c, _ = mv.shape
     total = samples * items
     out = torch.empty(total, s.shape[-1] + BLADES * c, device=mv.device)
@@ -237,7 +242,7 @@ def enter(mv: Tensor, s: Tensor, center: Tensor) -> Tensor:
 
 
 def leave(x: Tensor, center: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """Multivectors (T, C, 16) and scalars (T, S) of rows, moved back."""
+    """Multivectors (T, C, 16), moved back by the centres, and scalars (T, S) of rows."""
     total = x.shape[0]
     if not sizes.mv:
         return x.new_empty(total, 0, BLADES), x[:, : sizes.s].clone()
@@ -265,7 +270,7 @@ def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor, sizes: Sizes) -> T
 
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:
-    """Scalars of y, products and joins of the four parts of p."""
+    """Rows of the scalars of y, and of products and joins of the four parts of p."""
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out = p.new_empty(items, sizes.s + 2 * BLADES * channels + ONES)
     if items:
@@ -288,7 +293,7 @@ def _bilinear(direction: str, items: int, channels: int, scalars: int, **flags: 
 def bilinear_backward(
     p: Tensor, y: Tensor, reference: Tensor, g: Tensor, sizes: Sizes, needs_reference: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient of p, the layer's output again, and the gradient of the reference."""
+    """Gradient of p, the layer's recomputed output, and the gradient of the reference."""
     items, channels = p.shape[0], p.shape[1] // (4 * BLADES)
     out, g_p = g.new_empty(items, g.shape[1] + ONES), torch.empty_like(p)
     g_ref = reference.new_zeros(items, channels) if needs_reference else reference
@@ -318,7 +323,7 @@ def _gate(direction: str, items: int, sizes: Sizes, activation: int, rounds: boo
 
 
 def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
-    """Gradient of x, and the gate's output again."""
+    """Gradient of x, and the gate's recomputed output."""
     items = x.shape[0]
     g_x, out = torch.empty_like(x), x.new_empty(items, sizes.width + ONES)
     if items:
@@ -327,7 +332,7 @@ def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[
 
 
 def _block(elements: int) -> dict[str, int]:
-    """Elements per program: few when there are few, to use the whole chip."""
+    """Elements per program: fewer if there are few, to use the whole GPU."""
     block = 128
     while block > 32 and elements // block < _FILL:
         block //= 2

@@ -1,7 +1,7 @@
-"""Triton kernels on rows: norm, attention features, attention within small sets, bilinear layer, gate, weights.
+"""Triton kernels on rows: norm, features, small attention, bilinear layer, gate, weights.
 
-Every kernel computes a formula of `functional`, forward or backward, in float32, and writes in the dtype of
-its outputs. Sums run in a fixed order: the same input gives the same bits.
+Every kernel computes a formula of `functional`, forward or backward, in float32, and writes in
+the dtype of its outputs. Sums run in a fixed order: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import triton.language as tl
 from ...algebra import BLADES, E123, EUCLIDEAN, NULL, POINT, POINT_SIGN
 from ...versors import SHIFT
 from ..codegen import INTEGERS, REALS, sums
-from ..rows import ALIGN, ENTRY, ORDER, ZERO
+from ..rows import ALIGN, ENTRY, PLACE, ZERO
 
-_FREE = ["T"]  # no new compilation for another number of items
+_FREE = ["T"]  # the number of items is not specialised: all numbers share one compiled kernel
 
-# Triton reads globals that are constexpr.
+# Triton functions can read globals only if they are constexpr.
 _BLADES = tl.constexpr(INTEGERS["BLADES"])
 _EUCLIDEAN = tl.constexpr(INTEGERS["EUCLIDEAN"])
 _DISTANCES = tl.constexpr(INTEGERS["DISTANCES"])
@@ -33,6 +33,9 @@ _GELU_CUBIC_TIMES_3 = tl.constexpr(REALS["GELU_CUBIC_TIMES_3"])
 _SQRT_HALF = tl.constexpr(REALS["SQRT_HALF"])
 _NORMAL_DENSITY = tl.constexpr(REALS["NORMAL_DENSITY"])
 _SCALAR_NORM_EPSILON = tl.constexpr(REALS["SCALAR_NORM_EPSILON"])
+_DROPPED = 23 - 10  # bits of a float32 mantissa that TF32 does not have
+_TF32_HALF = tl.constexpr(1 << (_DROPPED - 1))
+_TF32_MASK = tl.constexpr(-1 << _DROPPED)
 _ALIGN = tl.constexpr(ALIGN)
 _ENTRY = tl.constexpr(ENTRY)
 _ZERO = tl.constexpr(ZERO)
@@ -40,14 +43,14 @@ _ZERO = tl.constexpr(ZERO)
 
 @triton.jit
 def _tf32(x):
-    """The nearest number that TF32 can hold. Tensor cores cut the other bits off, which makes every product too small."""
-    rounded = (x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000
+    """Round to the nearest TF32 number. Tensor cores truncate, which makes products too small."""
+    rounded = (x.to(tl.int32, bitcast=True) + _TF32_HALF) & _TF32_MASK
     return tl.where(x == x, rounded.to(tl.float32, bitcast=True), x)
 
 
 @triton.jit
 def _put(at, value, ok, ROUND: tl.constexpr):
-    """Store in the dtype of the target; rounded to TF32 if `small_product` is to read it."""
+    """Store in the dtype of the target. ROUND: round to TF32, as `small_product` expects it."""
     if ROUND:
         value = _tf32(value)
     tl.store(at, value.to(at.dtype.element_ty), mask=ok)
@@ -61,8 +64,8 @@ def norm_forward(
 ):  # fmt: skip
     """new = x + d; y = new / sqrt(max(mean_c <new, new>, epsilon)), scalars: layer norm.
 
-    stat: the inverse norm (negative where epsilon decided) and the inverse deviation. y has ONES more columns: a one,
-    which makes the bias a row of the next matrix, and zeros.
+    stat: the inverse norm (negative where it is clamped by epsilon) and the inverse deviation. y
+    has ONES extra columns: a one, which makes the bias a row of the next matrix, and zeros.
     """
     F: tl.constexpr = S + _BLADES * C
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
@@ -102,7 +105,7 @@ def norm_backward(
     C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ROUND: tl.constexpr, HAS_GX: tl.constexpr,
     HAS_LOW: tl.constexpr, ITEMS: tl.constexpr, MV: tl.constexpr, SC: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of x from those of new and y; `low` is a copy of it in the dtype of d, or rounded."""
+    """Gradient of x from those of new and y; `low` is a copy in the dtype of d, perhaps rounded."""
     F: tl.constexpr = S + _BLADES * C
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = t < T
@@ -140,7 +143,7 @@ def norm_backward(
 
 @triton.jit
 def _trivector(base, W0: tl.constexpr, CM: tl.constexpr, c, inside, epsilon):
-    """The point of weight near one: (weight, p0, p1, p2, omega, raw weight and point)."""
+    """Weight w, point part p0, p1, p2, and the factor omega that brings the weight close to one."""
     w = tl.load(base + W0 + c, mask=inside, other=0.0).to(tl.float32)
     p0 = tl.load(base + W0 + CM + c, mask=inside, other=0.0).to(tl.float32)
     p1 = tl.load(base + W0 + 2 * CM + c, mask=inside, other=0.0).to(tl.float32)
@@ -159,9 +162,8 @@ def features_forward(
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
 ):  # fmt: skip
     """Features of one head of q or k, or a copy of one head of v, for some items."""
-    W0: tl.constexpr = (
-        WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
-    )  # columns that are features already
+    # The first W0 columns are features already.
+    W0: tl.constexpr = WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
     ok = (t < T)[:, None]
     head = tl.program_id(1)
@@ -225,7 +227,7 @@ def features_backward(
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
     ROUND: tl.constexpr,
 ):  # fmt: skip
-    """Gradient of raw; `part` (programs, H CM + 2 H) gets those of log beta, alpha and gamma, not yet summed."""
+    """Gradient of raw; `part` (programs, H (CM + 2)): of log beta, alpha, gamma, per program."""
     W0: tl.constexpr = WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
     block = tl.program_id(0)
     t = block.to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
@@ -312,7 +314,7 @@ def features_backward(
 
 @triton.jit
 def _logits(q, k, n, N, scale):
-    """Softmax of q k^T * scale over the first N keys; rows past N are harmless."""
+    """Softmax of q k^T * scale over the first N keys; rows past N are not stored by callers."""
     logit = tl.sum(q[:, None, :] * k[None, :, :], axis=2) * scale
     logit = tl.where((n < N)[None, :], logit, float("-inf"))
     logit = tl.exp(logit - tl.max(logit, axis=1)[:, None])
@@ -348,7 +350,7 @@ def small_attention_backward(
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one key head of one set: all query heads that share it."""
+    """Gradients of one key head of one set, and of all query heads that share it."""
     sample, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
     t = (sample * N + n)[:, None]
@@ -381,7 +383,7 @@ def small_attention_backward(
 @triton.jit
 def _gate(x, ACT: tl.constexpr):
     """Value and slope of a multivector's gate."""
-    if ACT == _GELU:  # , tanh form: x * sigmoid(2 u)
+    if ACT == _GELU:  # tanh form: x * sigmoid(2 u)
         u = _GELU_SLOPE * (x + _GELU_CUBIC * x * x * x)
         p = 1.0 / (1.0 + tl.exp(-2.0 * u))
         du = _GELU_SLOPE * (1.0 + _GELU_CUBIC_TIMES_3 * x * x)
@@ -405,7 +407,7 @@ def _activate(x, ACT: tl.constexpr):
 
 @triton.jit
 def _write_ones(y_ptr, e, T, F: tl.constexpr, ONES: tl.constexpr):
-    """A one and zeros after the F columns of every row; e counts at least as many elements as there are rows."""
+    """Write a one and zeros after the F columns of row e."""
     for i in tl.static_range(ONES):
         tl.store(y_ptr + e * (F + ONES) + F + i, (0.0 if i else 1.0), mask=e < T)
 
@@ -415,7 +417,7 @@ def adam(
     p_ptr, g_ptr, m_ptr, v_ptr, lr_ptr, divisor_ptr, skip_ptr, correction_ptr,
     size, beta1, beta2, epsilon, decay, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Adam's update of flat tensors by gradient / divisor; nothing changes where skip is 1.
+    """Adam's update of flat tensors by gradient / divisor; nothing changes if skip is 1.
 
     correction: 1 - beta^steps for both betas.
     """
@@ -442,10 +444,10 @@ def small_product(
     HAS_BIAS: tl.constexpr, READY: tl.constexpr, ROUND: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out = a b (+ bias) for few rows, in TF32: small tiles, so that the whole chip takes part.
+    """out = a b (+ bias) for few rows, in TF32: small tiles, which use the whole GPU.
 
-    READY: a and b are numbers of TF32 already. Else they are rounded here, which takes longer: what comes from memory can
-    no longer go straight to the tensor cores.
+    READY: a and b are already rounded to TF32. Otherwise they are rounded here, which is slower,
+    because data can then not go directly from memory to the tensor cores.
     """
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -468,7 +470,7 @@ def small_product(
 def prepare(
     theta_ptr, table_ptr, factor_ptr, out_ptr, size, ROUND: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """out[e] = factor · parameter, as the table says; rounded to TF32 if asked."""
+    """out[e] = factor · parameter, both from the table's entry e. ROUND: round to TF32."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
     entry = tl.load(table_ptr + e, mask=ok, other=_ZERO)
@@ -487,7 +489,7 @@ def column_sums(
     ITEMS: tl.constexpr,
     LOOPS: tl.constexpr,
 ):
-    """part[program, :] = sum over the program's LOOPS x ITEMS items of some columns of g."""
+    """part[program, :] = sum over the program's LOOPS x ITEMS items, for COLUMNS columns of g."""
     col = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([ITEMS, COLUMNS], tl.float32)
     start = tl.program_id(0).to(tl.int64) * LOOPS * ITEMS
@@ -503,7 +505,7 @@ def column_sums(
 def collapse(
     dense_ptr, table_ptr, factor_ptr, out_ptr, size, MOST: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Gradient of every parameter from those of the matrices it is copied to."""
+    """Gradient of every parameter: the sum of those of the matrix entries that it was copied to."""
     e = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     ok = e < size
     total = tl.zeros([BLOCK], tl.float32)
@@ -515,11 +517,12 @@ def collapse(
 
 
 def _gate_source() -> str:
-    """The gate's kernels. All loads come first: a store between them would make the next one wait."""
+    """Source of the gate's kernels. All loads come first: a load after a store would wait."""
 
     def load(name: str, pointer: str) -> list[str]:
         return [
-            f"        {name}{k} = tl.load({pointer} + at + {k} * C, mask=ok, other=0.0).to(tl.float32)"
+            f"        {name}{k} = "
+            f"tl.load({pointer} + at + {k} * C, mask=ok, other=0.0).to(tl.float32)"
             for k in range(BLADES)
         ]
 
@@ -530,8 +533,8 @@ def _gate_source() -> str:
         ]
 
     head = [
-        "                  C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr,",
-        "                  ROUND: tl.constexpr, BLOCK: tl.constexpr):",
+        "        C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr,",
+        "        ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         f"    F: tl.constexpr = S + {BLADES} * C",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "    if tl.program_id(1) == 0:",
@@ -545,7 +548,8 @@ def _gate_source() -> str:
         "            i = e + part * tl.num_programs(0) * BLOCK",
         "            ok = i < T * S",
         "            at = i // S * F + i % S",
-        "            value, slope = _activate(tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32), ACT)",
+        "            x = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)",
+        "            value, slope = _activate(x, ACT)",
         "            y_at = i // S * (F + ONES) + i % S",
         "            _put(y_ptr + y_at, value, ok, ROUND)",
     ]
@@ -580,12 +584,12 @@ def _gate_source() -> str:
 
 
 def _bilinear_source() -> str:
-    """The bilinear kernels, their sums written out from the algebra's tables."""
+    """Source of the bilinear layer's kernels; their sums come from the algebra's tables."""
     lines = [
         "@triton.jit(do_not_specialize=['T'])",
         "def bilinear_forward(p_ptr, y_ptr, ref_ptr, out_ptr, T,",
-        "                     C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
-        "                     ROUND: tl.constexpr, BLOCK: tl.constexpr):",
+        "        C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
+        "        ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         f"    F: tl.constexpr = S + {2 * BLADES} * C + ONES",
         "    if tl.program_id(1) == 1:",
@@ -604,8 +608,8 @@ def _bilinear_source() -> str:
 
     def load(name: str, pointer: str, offset: int, step: int = 1) -> list[str]:
         return [
-            f"        {name}{k} = tl.load({pointer} + {offset} * C + {k * step} * C, mask=ok, other=0.0)"
-            ".to(tl.float32)"
+            f"        {name}{k} = tl.load({pointer} + {offset} * C + {k * step} * C,"
+            " mask=ok, other=0.0).to(tl.float32)"
             for k in range(BLADES)
         ]
 
@@ -630,8 +634,8 @@ def _bilinear_source() -> str:
         "",
         "@triton.jit(do_not_specialize=['T'])",
         "def bilinear_backward(p_ptr, y_ptr, ref_ptr, ga_ptr, gp_ptr, out_ptr, gref_ptr, T,",
-        "                      C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
-        "                      HAS_GREF: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):",
+        "        C: tl.constexpr, S: tl.constexpr, FY: tl.constexpr, ONES: tl.constexpr,",
+        "        HAS_GREF: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):",
         "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         f"    F: tl.constexpr = S + {2 * BLADES} * C + ONES",
         "    if tl.program_id(1) == 2:",
@@ -672,25 +676,24 @@ def _bilinear_source() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _ends_source() -> str:
-    """Kernels at the ends of a network on small sets: find the centres, move there, move back."""
-    place = {blade: i for i, blade in enumerate(ORDER)}
-    everything = range(BLADES)
+def _frame_source() -> str:
+    """Source of the kernels for frames of small sets: find the centres, move there, move back."""
+    everything, axes = range(BLADES), range(len(POINT))
 
     def load(pointer: str, at: str) -> list[str]:
         return [
-            f"        x{k} = tl.load({pointer} + {at.format(k=k, p=place[k])}, mask=ok, other=0.0)"
+            f"        x{k} = tl.load({pointer} + {at.format(k=k, p=PLACE[k])}, mask=ok, other=0.0)"
             for k in everything
         ]
 
     def store(pointer: str, at: str, values: list[str]) -> list[str]:
         return [
-            f"        tl.store({pointer} + {at.format(k=k, p=place[k])}, {v}, mask=ok)"
+            f"        tl.store({pointer} + {at.format(k=k, p=PLACE[k])}, {v}, mask=ok)"
             for k, v in enumerate(values)
         ]
 
     def moved(by: str, transposed: bool = False) -> list[str]:
-        """x translated by a vector; or the transpose of that map."""
+        """x translated by a vector, or the transpose of this map applied to x."""
         found = [f"x{k}" for k in everything]
         for axis, (source, sign) in enumerate(SHIFT):
             for k in everything:
@@ -709,8 +712,8 @@ def _ends_source() -> str:
         f"    F: tl.constexpr = S + {BLADES} * C",
         "    if tl.program_id(1) == 0:",
         "        ok = e < T * C",
-        "        b = center_ptr + e // C // items * 3",
-        *(f"        c{a} = tl.load(b + {a}, mask=ok, other=0.0)" for a in range(3)),
+        f"        b = center_ptr + e // C // items * {len(axes)}",
+        *(f"        c{a} = tl.load(b + {a}, mask=ok, other=0.0)" for a in axes),
         "        row = e // C * F + S + e % C",
     ]
 
@@ -732,7 +735,7 @@ def _ends_source() -> str:
         "    sample = tl.program_id(0).to(tl.int64)",
         "    r = tl.arange(0, ROWS)",
         "    ok = r < rows",
-        "    if True:",
+        "    if True:",  # for the indentation of `load`
         *load("mv_ptr", f"(sample * rows + r) * {BLADES} + {{k}}"),
         f"    w = x{E123}",
         f"    everything = tl.sum({squares(plain, EUCLIDEAN)}, axis=0)",
@@ -744,18 +747,19 @@ def _ends_source() -> str:
             for a, v in enumerate(signed)
         ),
         f"    before = tl.sum({squares(plain, NULL)}, axis=0)",
-        *(f"    d{a} = -c{a}" for a in range(3)),
+        *(f"    d{a} = -c{a}" for a in axes),
         f"    after = tl.sum({squares(moved('d'), NULL)}, axis=0)",
         *(
-            f"    tl.store(center_ptr + sample * 3 + {a}, tl.where(after <= before, c{a}, 0.0))"
-            for a in range(3)
+            f"    tl.store(center_ptr + sample * {len(axes)} + {a},"
+            f" tl.where(after <= before, c{a}, 0.0))"
+            for a in axes
         ),
         "    tl.store(mean_ptr + sample, tl.sum(w, axis=0) / rows)",
         "",
         "@triton.jit(do_not_specialize=['T', 'items'])",
         f"def enter(mv_ptr, s_ptr, center_ptr, out_ptr, T, items, {sizes}):",
         *element,
-        *(f"        d{a} = -c{a}" for a in range(3)),
+        *(f"        d{a} = -c{a}" for a in axes),
         *load("mv_ptr", f"e * {BLADES} + {{k}}"),
         *store("out_ptr", row, moved("d")),
         *scalars("s_ptr + i", "out_ptr + i // S * F + i % S"),
@@ -776,7 +780,7 @@ def _ends_source() -> str:
 
 
 def _compile(title: str, source: str) -> Any:
-    """A module from source text that Triton can read back."""
+    """Make a module from source text, which Triton can read again."""
     name = f"<{__name__} {title}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     module = types.ModuleType(f"{__name__}_{title}")
@@ -787,13 +791,13 @@ def _compile(title: str, source: str) -> Any:
     return module
 
 
-_gates, _bilinear, _ends = (
+_gates, _bilinear, _frames = (
     _compile(title, source())
     for title, source in (
-        ("gate", _gate_source), ("bilinear", _bilinear_source), ("ends", _ends_source),
+        ("gate", _gate_source), ("bilinear", _bilinear_source), ("frame", _frame_source),
     )
 )  # fmt: skip
 gate_forward, gate_backward = _gates.gate_forward, _gates.gate_backward
 bilinear_forward, bilinear_backward = _bilinear.bilinear_forward, _bilinear.bilinear_backward
-survey, enter = _ends.survey, _ends.enter
-leave, leave_backward = _ends.leave, _ends.leave_backward
+survey, enter = _frames.survey, _frames.enter
+leave, leave_backward = _frames.leave, _frames.leave_backward
