@@ -98,15 +98,15 @@ def warn_of_dead_join(mv: Tensor, reference: Tensor, sets: Sets) -> bool:
         why = "no e123 component (no points)" if any_pointless else "a mean e123 of zero"
         warnings.warn(
             f"{who} {why}, so the reference 'data' is zero there and every join vanishes; embed "
-            "positions with embed_point, or pass join_reference='canonical' (equivariant under SE(3), "
-            "not mirrors) or a multivector",
+            "positions with embed_point, or pass join_reference='canonical' (equivariant under "
+            "SE(3), not mirrors) or a multivector",
             stacklevel=_caller(),
         )
     return bool(any_seen)
 
 
 def _caller() -> int:
-    """The `stacklevel` with which `warn_of_dead_join` points at the code that called the network."""
+    """The `stacklevel` that makes `warn_of_dead_join` point at the code that called the network."""
     inside = tuple(str(Path(file).parent) for file in (__file__, torch.__file__) if file)
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):

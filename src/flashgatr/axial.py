@@ -66,7 +66,9 @@ class AxialGATr(GATr):
     def _surroundings(
         self, frame: Frame, mv: Tensor, s: Tensor, sets: Sets, attention_mask: Any
     ) -> list[Surroundings]:
-        """For even blocks, which attend over the second axis; for odd ones, with the axes swapped."""
+        """One for even blocks, which attend over the second axis; one with swapped axes for odd
+        blocks.
+        """
         masks = attention_mask or (None, None)
         (around,) = super()._surroundings(frame, mv, s, sets, masks[1])
         *leading, first, second = sets.shape

@@ -113,7 +113,9 @@ def embed_line(direction: Tensor, moment: Tensor) -> Tensor:
 
 
 def extract_line(mv: Tensor) -> tuple[Tensor, Tensor]:
-    """Direction and moment (..., 3) of a line; the moment is not made orthogonal to the direction."""
+    """Direction and moment (..., 3) of a line; the moment is not projected orthogonal to the
+    direction.
+    """
     return _take(mv, LINE, LINE_SIGN), mv[..., MOMENT]
 
 
@@ -150,12 +152,14 @@ def embed_rotation(quaternion: Tensor) -> Tensor:
 
 
 def extract_rotation(mv: Tensor, *, epsilon: float = EPSILON) -> Tensor:
-    """Unit quaternion (..., 4), order (i, j, k, w); if its norm is below ε, divided by ε instead."""
+    """Unit quaternion (..., 4), order (i, j, k, w); if its norm is below ε, divided by ε."""
     return _unit(_take(mv, (*ROTATION, SCALAR), (*ROTATION_SIGN, 1)), epsilon)
 
 
 def embed_reflection(normal: Tensor, position: Tensor) -> Tensor:
-    """The versor that mirrors in the plane through `position` (..., 3) with unit normal (..., 3)."""
+    """The versor of the mirror in the plane through `position` (..., 3) with unit `normal`
+    (..., 3).
+    """
     return embed_plane(normal, position)
 
 
@@ -224,8 +228,8 @@ def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
 def matrix_to_quaternion(matrix: Tensor) -> Tensor:
     """Unit quaternion (i, j, k, w) of a rotation matrix (..., 3, 3).
 
-    The symmetric matrix 4 q qᵀ is linear in the rotation; its row with the largest diagonal entry is
-    4 q_max q, which is never small. No rotation angle needs a special case.
+    The symmetric matrix 4 q qᵀ is linear in the rotation; its row with the largest diagonal entry
+    is 4 q_max q, which is never small. No rotation angle needs a special case.
     """
     if matrix.shape[-2:] != (3, 3):
         raise ValueError(f"matrix must have shape (..., 3, 3), got {tuple(matrix.shape)}")

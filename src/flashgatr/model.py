@@ -46,7 +46,7 @@ class GATr(nn.Module):
     """Number of axes that count items."""
 
     check_finite = False
-    """If True, every call raises an error for NaN or infinity in valid items (waits for the device)."""
+    """If True, NaN or infinity in valid items raises an error; every call waits for the device."""
 
     def __init__(self, config: GATrConfig | None = None, **options: Any) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class GATr(nn.Module):
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Self:
-        """One of the paper's networks: "nbody", "arteries", "scaling" (GATr), "kuka" (AxialGATr)."""
+        """A network of the paper: "nbody", "arteries", "scaling" (GATr) or "kuka" (AxialGATr)."""
         return cls(preset(name, **changes))
 
     @classmethod

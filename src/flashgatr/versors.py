@@ -64,9 +64,9 @@ def sample(
 ) -> Tensor:
     """Random versors (*shape, 16).
 
-    Rotations are uniform; shifts are normally distributed with standard deviation `distance`, and so
-    is a point on each mirror plane. Versors of "E(3)" are even or odd with equal probability, and
-    both signs of u are equally likely. Numbers are drawn on the generator's own device: a CPU
+    Rotations are uniform; shifts are normally distributed with standard deviation `distance`, and
+    so is a point on each mirror plane. Versors of "E(3)" are even or odd with equal probability,
+    and both signs of u are equally likely. Numbers are drawn on the generator's own device: a CPU
     generator gives the same versors on every device.
     """
     source = device if generator is None else generator.device
@@ -194,8 +194,8 @@ def centroid(mv: Tensor, sets: Sets) -> Tensor:
     """Weighted centre of the points of every sample: Σ w t / Σ w² over its items and channels.
 
     w is the e123 component and t the components of the point's position; the centre moves with the
-    sample under all of E(3). If e123 is zero throughout a sample, or below the rounding error of its
-    other components, the result is the origin.
+    sample under all of E(3). If e123 is zero throughout a sample, or below the rounding error of
+    its other components, the result is the origin.
     """
     mv = mv.detach()
     weight = mv[..., E123, None]
