@@ -1,9 +1,9 @@
-"""What each way around torch and Triton (see `flashgatr.shortcuts`) is worth: a step with it and without it.
+"""What each shortcut past torch and Triton (see `flashgatr.shortcuts`) is worth.
 
-Small sets: forward and backward of the n-body network, eagerly, where Python counts. Large sets (GPU
-only): forward and backward of the artery network on padded and on packed sets, where attention counts. All
-variants of a workload take turns in one process; `worth` is the time without the shortcut over the time
-with all of them.
+Small sets: eager forward and backward of the n-body network, where Python's overhead dominates.
+Large sets (GPU only): forward and backward of the artery network on padded and on packed sets,
+where attention dominates. All variants of a workload take turns in one process; `worth` is the time
+without the shortcut divided by the time with all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ... import shortcuts
 from ...shortcuts import Shortcut
 from . import timing, workload
 from .nbody_step import RandomSystems
-from .timing import Found, Report, Step
+from .timing import CaseReport, Found, Step
 
 SMALL = (shortcuts.DIRECT_CALLS, shortcuts.BLOCK_NODE, shortcuts.FLAT_TENSORS)
 MESHES, NODES = 8, 4000
@@ -27,7 +27,7 @@ PATIENCE = 30_000.0
 
 
 def workloads(device: torch.device) -> Iterator[tuple[str, Step, tuple[Shortcut, ...]]]:
-    """Name, step and the shortcuts that it takes."""
+    """Name, step and the shortcuts that the step uses."""
     small = RandomSystems("gatr", device).gradients
     if device.type != "cuda":
         yield "small sets", small, SMALL
@@ -52,7 +52,7 @@ def without(shortcut: Shortcut, step: Step) -> Step:
 
 def run() -> None:
     device = timing.pick_device()
-    report = Report("shortcuts", keep=True)
+    report = CaseReport("shortcuts", keep=True)
     for name, step, used in workloads(device):
         steps = [step, *(without(shortcut, step) for shortcut in used)]
         found = timing.in_turn(steps, device, repeats=ROUNDS, patience=PATIENCE)
