@@ -1,4 +1,4 @@
-"""The engine's earlier place. It is `flashgatr.train` now; the old import paths keep working."""
+"""The earlier location of `flashgatr.train`; old imports keep working."""
 
 from __future__ import annotations
 

@@ -40,23 +40,23 @@ def task_of(experiment: str) -> Any:
 
 
 def defaults(experiment: str) -> RunConfig:
-    """The settings of an experiment where none are given."""
+    """The default settings of an experiment."""
     return configuration.from_dict({}, table.find(experiment).settings())
 
 
 def make_settings(values: Mapping[str, Any]) -> RunConfig:
-    """Settings from nested tables; what they lack has the default of their experiment."""
+    """Settings from nested tables; missing ones have the defaults of their experiment."""
     name = values.get("experiment") if isinstance(values, Mapping) else None
     return configuration.from_dict(values, table.defaults(name))
 
 
 def load_settings(path: Path, experiment: str | None = None) -> RunConfig:
-    """Settings from a TOML file, likewise; `experiment`, if given, replaces the file's."""
+    """Settings from a TOML file, with the same defaults; `experiment` replaces the file's own."""
     return configuration.load(path, experiment, defaults=table.defaults)
 
 
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
-    """Train a model as configured; with `resume`, continue what the folder holds."""
+    """Train a model as configured; with `resume`, continue the run in the folder."""
     folder = Path(config.folder)
     table.find(config.experiment)  # an unknown one is an error before anything is written
     if not resume and any((folder / name).exists() for name in ("checkpoints", "model", RESULTS)):
@@ -115,7 +115,7 @@ def _start(model: nn.Module, config: RunConfig) -> None:
 
 @contextmanager
 def _alone(folder: Path, world: World) -> Iterator[None]:
-    """Keep a second run out of the folder; the lock goes when its process does, however it ends."""
+    """Lock the folder against a second run. The lock is released when the process ends."""
     if not world.is_main:
         yield
         return
@@ -207,7 +207,7 @@ def _compare_source(folder: Path, experiment: str) -> None:
 
 
 def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
-    """Evaluate a trained run again, on the data of its settings; `keep`: store the results."""
+    """Evaluate a trained run on the data of its settings; with `keep`, store the results."""
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:
@@ -229,12 +229,12 @@ def _save_results(folder: Path, summary: dict[str, Any]) -> None:
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """What a finished run found, or None."""
+    """The results of a finished run, or None."""
     return _read_table(folder / RESULTS)
 
 
 def _read_table(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None if there is none that can be read."""
+    """The object in a JSON file; None if it is missing or cannot be read."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

@@ -52,7 +52,7 @@ def application() -> typer_module.Typer:
 
 
 def main() -> None:
-    """Run the command; our own errors are one sentence each and an exit code."""
+    """Run the command; expected errors become one sentence and an exit code."""
     try:
         import rich  # noqa: F401
 
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """1: it failed; 2: it was asked for something wrong; None: an error that is not ours."""
+    """1: the command failed; 2: wrong arguments or files; None: an unexpected error."""
     from ... import LoadError
     from ...train import CheckpointError, TrainingError
 

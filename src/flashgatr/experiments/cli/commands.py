@@ -132,7 +132,7 @@ def _name(experiment: str | None, file: Path | None) -> str | None:
 
 
 def _chosen(given: str | None, changes: list[str]) -> tuple[str | None, list[str]]:
-    """The experiment, whose defaults hold for all that is not set; and the other assignments."""
+    """The experiment that the arguments name, and the assignments without `experiment`."""
     from ...train.settings import read_assignment
 
     others = []
