@@ -23,4 +23,5 @@ _MOVED = {
     "trainer": "trainer",
 }
 for _old, _new in _MOVED.items():  # `from flashgatr.experiments.engine.trainer import …`
-    sys.modules[f"{__name__}.{_old}"] = importlib.import_module(f"flashgatr.train.{_new}")
+    _module = importlib.import_module(f"flashgatr.train.{_new}")
+    globals()[_old] = sys.modules[f"{__name__}.{_old}"] = _module

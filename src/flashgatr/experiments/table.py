@@ -27,6 +27,10 @@ BUILT_IN = {
 """The modules that define `EXPERIMENT`. Settings without an experiment belong to the first one."""
 
 
+MODULE_PREFIX = "flashgatr_experiment_"
+"""A user's file is a module of this name, followed by the name of the file."""
+
+
 @dataclass(frozen=True)
 class Source:
     """An experiment that a user's file defines."""
@@ -70,7 +74,7 @@ def load_file(path: Path) -> Experiment:
         content = path.read_bytes()
     except OSError as error:
         raise _error(f"cannot read the experiment {path}: {error.strerror or error}") from error
-    module = f"flashgatr_experiment_{path.stem}"
+    module = f"{MODULE_PREFIX}{path.stem}"
     spec = importlib.util.spec_from_file_location(module, path)
     if spec is None or spec.loader is None:
         raise _error(f"{path} is not a Python file; expected one that defines EXPERIMENT")

@@ -85,8 +85,10 @@ def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
                 f"tensor {name} has shape {tuple(tensor.shape)}, the network needs "
                 f"{tuple(own[name].shape)}"
             )
-        if not tensor.is_floating_point():
-            raise LoadError(f"tensor {name} has dtype {tensor.dtype}, expected floating point")
+        needed = own[name].dtype
+        if not (tensor.is_floating_point() if needed.is_floating_point else tensor.dtype == needed):
+            expected = "floating point" if needed.is_floating_point else needed
+            raise LoadError(f"tensor {name} has dtype {tensor.dtype}, expected {expected}")
     copies = {k: x.detach().to(own[k].device, copy=True).contiguous() for k, x in state.items()}
     net.load_state_dict(copies, assign=True)
     return net

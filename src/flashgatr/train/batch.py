@@ -39,7 +39,7 @@ def tensors(batch: Batch) -> list[Tensor]:
 
 
 def shapes(batch: Batch) -> tuple[Any, ...]:
-    """The shapes of all tensors, and the other leaves unchanged; a captured graph runs one of these.
+    """The shapes of all tensors, and all other leaves; a captured graph runs one of these.
 
     >>> import torch
     >>> shapes((torch.zeros(2, 3), None))

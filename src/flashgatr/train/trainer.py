@@ -83,8 +83,11 @@ class Trainer:
         model = task.model
         known: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
         known |= dict(model.named_buffers(remove_duplicate=False))
-        self._followed = list(self.ema.values()), [known[name] for name in self.ema]
-        """The averages and the averaged tensors. A state_dict per step would be slow."""
+        floats = [name for name, x in self.ema.items() if x.is_floating_point()]
+        self._averages = [self.ema[name] for name in floats], [known[name] for name in floats]
+        """The averages and the tensors that they follow. A state_dict per step would be slow."""
+        self._copies = [(x, known[name]) for name, x in self.ema.items() if name not in floats]
+        """Integers, such as counters, are copied instead of averaged."""
         self._resume()
 
     # ---- the run ----
@@ -141,8 +144,7 @@ class Trainer:
         batch = mine if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
-            with torch.no_grad():
-                torch._foreach_lerp_(*self._followed, 1 - train.ema)
+            self._follow()
         self.step = k + 1
         last = self.step == train.steps
 
@@ -158,6 +160,13 @@ class Trainer:
             log.sync()
             self.save()
         self._stop_if(stop, log)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Update the averaged weights."""
+        torch._foreach_lerp_(*self._averages, 1 - self.train.ema)
+        for average, x in self._copies:
+            average.copy_(x)
 
     def _count(self, indices: Tensor) -> float:
         """Total weight of these samples in the batch's loss."""
@@ -188,6 +197,11 @@ class Trainer:
         with self._averaged(), self._uncompiled():
             self.task.model.eval()
             metrics = self.task.validate(self.task.model)
+            if "score" not in metrics:
+                raise TypeError(
+                    "the task's validate must return a dictionary with a number 'score' (lower is "
+                    f"better), got {metrics!r}"
+                )
             log.record(self.step, "validation", metrics)
             score = metrics["score"]
             is_best = self.world.max(int(score < self.best_score))  # the same in all processes,
