@@ -6,7 +6,8 @@ import random
 import pytest
 import torch
 
-from flashgatr import AxialGATr, GATr, LoadError, files, io
+from flashgatr import AxialGATr, GATr, LoadError, io
+from flashgatr.io import files
 
 OPTIONS = dict(
     in_mv_channels=2, out_mv_channels=1, hidden_mv_channels=2, hidden_s_channels=4, num_blocks=1,
