@@ -81,6 +81,7 @@ def main() -> None:
     times: dict[str, dict[str, list[float]]] = {}
 
     def add(version: str, found: dict[str, float]) -> None:
+        print(version, json.dumps(found), flush=True)
         for work, value in found.items():
             times.setdefault(work, {}).setdefault(version, []).append(value)
 

@@ -25,10 +25,10 @@ _ARGUMENT = re.compile(r"^(\w[\w/, ]*): (.*)")
 
 
 def _arguments_as_list(app, what, name, obj, options, lines):
-    """Our docstrings explain arguments as `name: text`, one after another; show them as a list.
+    """Show arguments as a list: our docstrings explain each of them as `name: text`.
 
-    Module docstrings are for readers of the source: the pages introduce the modules. The star of a shape such
-    as (*shape, 16) does not begin emphasis.
+    Module docstrings are for readers of the source and are left out; the pages introduce the
+    modules. The star of a shape such as (*shape, 16) is escaped: it does not begin emphasis.
     """
     if what == "module":
         lines.clear()

@@ -1,7 +1,7 @@
-"""A second, deliberately naive GATr, computed straight from a state dict with the original's tensor names.
+"""A second, deliberately naive GATr, computed from a state dict with the original's tensor names.
 
-Dense 16 x 16 x 16 tables, explicit softmax, one head at a time: nothing is shared with the package but the
-product table, so that agreement of the two means something.
+It uses dense 16 x 16 x 16 tables and an explicit softmax, one head at a time. It shares only the
+product table with the package, so that agreement of the two means something.
 """
 
 import math

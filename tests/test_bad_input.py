@@ -1,4 +1,4 @@
-"""Every wrong input is one clear sentence; every unusual one has a defined result."""
+"""Invalid inputs raise an error with one clear sentence; unusual ones have a defined result."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Padded and packed sets are two forms of one thing."""
+"""Padded and packed sets are two forms of the same data."""
 
 import warnings
 

@@ -1,7 +1,8 @@
-"""What earlier versions wrote still loads, and training gives the weights that it gave.
+"""Files of earlier versions still load, and training still leads to the same weights.
 
-`tests/earlier/make.py` made the files with version 0.1.0. Bits depend on processor, compiler and torch: on a machine whose
-hashes are known, weights must have them; elsewhere they must be close.
+`tests/earlier/make.py` made the files with version 0.1.0. The last bits depend on processor,
+compiler and torch: on a machine whose hashes are known, weights must have these hashes; on others
+they must be close.
 """
 
 import importlib

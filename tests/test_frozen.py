@@ -1,4 +1,4 @@
-"""Names that users and saved files rely on: changing one of these lists is a decision, not an accident."""
+"""Names that users and saved files rely on: nobody may change one of these by accident."""
 
 import ast
 import dataclasses

@@ -1,7 +1,8 @@
-"""The fused operators equal the plain layers: outputs, first and second derivatives, whatever the variant.
+"""The fused operators equal the plain layers: outputs, first and second derivatives, all variants.
 
-Networks are small and their parameters random (a fresh network's biases and logarithms are zero, which would hide mistakes);
-every comparison asserts first that the fused path is the one that runs. The CUDA kernels' turn is in test_cuda.
+Networks are small and have random parameters, because the biases and logarithms of a new network
+are zero, which would hide mistakes. Every comparison first asserts that the fused path runs.
+test_gpu.py tests the CUDA kernels.
 """
 
 import contextlib
@@ -116,7 +117,7 @@ def _data(net, *items, dtype=torch.float64):
 
 
 def _results(net, mv, s, plain=False, seed=1, **given):
-    """Outputs, and the gradient of a random projection of them by everything that has one; as a dict by name."""
+    """Outputs, and all gradients of a random projection of them, by name."""
     with plain_kernels() if plain else contextlib.nullcontext():
         assert (net.obstacle(mv) is None) != plain
         out_mv, out_s = net(mv, s, **given)
@@ -137,7 +138,7 @@ def _largest(x):
 
 
 def _assert_equal(found, expected, tolerance=1e-12):
-    """Every tensor by itself; what should be zero is measured by the largest of all."""
+    """Compare tensor by tensor; errors of zero tensors are relative to the largest of all."""
     assert found.keys() == expected.keys()
     everything = max(map(_largest, expected.values()))
     for name, x in expected.items():
@@ -165,7 +166,7 @@ def test_every_variant_of_the_network_equals_its_plain_layers(name):
 )
 @pytest.mark.parametrize("items", [0, 1, 7, 17, 32, 33, 40, 129])
 def test_every_size_of_set_equals_the_plain_layers(items, options):
-    """Up to 32 items the kernel for small sets attends, beyond it torch."""
+    """Up to 32 items our kernel for small sets computes attention, beyond that torch."""
     net = _net(**options, **REINSERT)
     _assert_fused_is_plain(net, *_data(net, 2, items))
 
@@ -295,9 +296,12 @@ def test_axial_sets_of_every_size_equal_the_plain_layers(shape):
 @pytest.mark.parametrize("items", [5, 40])
 @pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head", "odd channels"])
 def test_float32_rounds_at_most_twice_as_much_as_the_plain_layers(name, items):
-    """Measured by the largest error of all outputs, and of the whole gradient: a single entry, even a whole tensor, may
-    be lucky (its terms may cancel in one order of summation and not in another). Weights of points near zero would
-    let a few distances drown everything, hence the large epsilon; the errors of some draws are averaged."""
+    """Compare the largest errors of all outputs, and of the whole gradient.
+
+    A single entry, or even a whole tensor, may be exact by chance, because its terms cancel in one
+    order of summation and not in another; so the errors of some draws are averaged. Points with
+    weights near zero would let a few distances dominate the error, hence the large epsilon.
+    """
     logs = []
     for draw in range(3):
         torch.manual_seed(draw)
@@ -314,7 +318,7 @@ def test_float32_rounds_at_most_twice_as_much_as_the_plain_layers(name, items):
 
 
 def _error(found, exact, kind):
-    """Largest error of what begins with `kind`, relative to the largest of it."""
+    """Largest error of the tensors whose names begin with `kind`, relative to the largest value."""
     names = [name for name in exact if name.startswith(kind)]
     error = max(_largest(found[name].double() - exact[name]) for name in names)
     return error / max(_largest(exact[name]) for name in names)
@@ -322,7 +326,7 @@ def _error(found, exact, kind):
 
 @pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head"])
 def test_what_is_computed_again_is_the_same(name, monkeypatch):
-    """Many items: queries, keys and values are made again in the backward pass instead of kept."""
+    """With many items, the backward pass computes queries, keys and values again."""
     net = _net(**VARIANTS[name])
     mv, s = _data(net, 3, 5)
     expected = _results(net, mv, s)
@@ -335,7 +339,7 @@ def test_what_is_computed_again_is_the_same(name, monkeypatch):
 
 
 def _force_matching(net, mv, s, **given):
-    """Gradient of |∂E/∂x - target|² by the parameters and the inputs, with E a sum of invariants."""
+    """Gradient of |∂E/∂x - target|² by parameters and inputs, with E a sum of invariants."""
     out_mv, out_s = net(mv, s, **given)
     energy = out_s.sin().sum() + out_mv[..., 0].square().sum()
     (force,) = torch.autograd.grad(energy, mv, create_graph=True)
@@ -432,7 +436,7 @@ class _Parts:
         return Weights().get(flat, self.plan, self.dtype)
 
     def with_parameters(self, which, function):
-        """function(groups, prepared, *tensors) as one of tensors, those of the groups `which` last."""
+        """function(groups, prepared, *tensors) as a function of tensors, `which` groups last."""
         sizes = [len(self.groups[i]) for i in which]
 
         def call(*tensors):
@@ -445,7 +449,7 @@ class _Parts:
         return call, [p for i in which for p in self.groups[i]]
 
     def queries(self, keep=(0, 3, 4, 5)):
-        """The residual stream, and queries, keys and values; or whatever else of the operator's outputs."""
+        """The residual stream, queries, keys and values, or the outputs that `keep` lists."""
         logs = len(self.logs)
         reinserts = self.extra is not None
 
@@ -473,7 +477,7 @@ class _Parts:
         return call, [self.attended, *parameters]
 
     def update(self, keep=(0, 3)):
-        """The residual stream, and what the MLP adds to it; or whatever else of the operator's outputs."""
+        """The residual stream and what the MLP adds to it, or the outputs that `keep` lists."""
         used = [0, 2, 3, 4]
 
         def call(groups, prepared, x, attended, reference):
@@ -687,7 +691,7 @@ def test_a_block_on_small_sets_is_one_node_and_gives_the_same_bits(name, shape, 
 
 
 def test_who_watches_the_backward_pass_sees_finished_numbers():
-    """Kernels that wait for others must not be seen from outside: a mode may copy what operators return."""
+    """A dispatch mode may copy what operators return, so deferred kernels must have run by then."""
 
     class Copies(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -702,12 +706,13 @@ def test_who_watches_the_backward_pass_sees_finished_numbers():
     for mode in (contextlib.nullcontext(), Copies()):
         out, out_s = net(mv, s)
         with mode:
-            gradients.append(torch.autograd.grad((out**2).sum() + out_s.sum(), net.blocks[0].parameters()))  # fmt: skip
+            loss = (out**2).sum() + out_s.sum()
+            gradients.append(torch.autograd.grad(loss, net.blocks[0].parameters()))
     assert all(torch.equal(x, y) for x, y in zip(*gradients, strict=True))
 
 
 def test_weights_are_prepared_for_one_pass_only(monkeypatch):
-    """Together before the first block; nothing is left for later, also if the pass fails on the way."""
+    """All together before the first block; none is left for later, even if the pass fails."""
     net, calls = _net(), []
     mv, s = _data(net, 3, 4)
     prepare = cpu.prepare
@@ -767,7 +772,7 @@ def test_what_a_block_saved_is_let_go_after_the_backward_pass():
         loss = net(mv, s)[0].sum()
     assert any(x() is not None for x in alive)
     loss.backward()
-    assert loss.grad_fn is not None  # somebody keeps the loss
+    assert loss.grad_fn is not None  # the caller keeps the loss
     assert all(x() is None for x in alive)
 
 
@@ -792,7 +797,8 @@ def test_weights_are_kept_whichever_way_torch_was_told_of_tf32():
 import torch
 from flashgatr import GATr
 torch.backends.cuda.matmul.fp32_precision = "tf32"
-net = GATr(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=4, num_blocks=1)
+small = dict(hidden_mv_channels=4, hidden_s_channels=4, num_blocks=1)
+net = GATr(in_mv_channels=1, out_mv_channels=1, **small)
 with net.frozen():
     net(torch.randn(3, 1, 16))
 from flashgatr.kernels.cuda.products import in_tf32
@@ -829,7 +835,10 @@ def test_the_same_input_gives_the_same_bits(shape, threads):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(60, 5), (301, 1), (20, 17)])
 def test_the_number_of_threads_changes_no_bit_of_the_outputs(shape, dtype):
-    """What is computed for an item does not depend on who computes it; sums over items may be rounded otherwise."""
+    """The result of an item does not depend on the thread that computes it.
+
+    Sums over items may be rounded differently.
+    """
     net = _net(dtype=dtype, hidden_mv_channels=8, hidden_s_channels=16)
     mv, s = _data(net, *shape, dtype=dtype)
     found = []
@@ -878,7 +887,7 @@ def _plain_outputs(net, mv, s):
 
 
 def _assert_right(net, mv, s):
-    """The network's fused outputs are those of its parameters as they are now."""
+    """The fused outputs are those of the current parameters."""
     with torch.no_grad():
         assert net.obstacle(mv) is None
         found = net(mv, s)
@@ -1031,7 +1040,7 @@ def test_a_network_follows_its_parameters():
 
 @pytest.mark.parametrize("neighbours", [True, False])
 def test_parameters_that_are_views_of_one_tensor_are_read_rightly(neighbours):
-    """A flat optimiser lays parameters one after another; others may have them anywhere."""
+    """A flat optimiser stores parameters one after another; elsewhere they may be anywhere."""
     net = _net()
     mv, s = _data(net, 3, 5)
     gap = 0 if neighbours else 3
@@ -1048,7 +1057,7 @@ def test_parameters_that_are_views_of_one_tensor_are_read_rightly(neighbours):
 
 @pytest.mark.parametrize("fused_adam", [True, False])
 def test_evaluation_sees_what_training_changed(fused_adam):
-    """A fused optimiser leaves no trace in the parameters' versions: kept weights would be the old ones."""
+    """A fused optimiser does not change the parameters' versions: cached weights would be old."""
     net = _net(dtype=torch.float32)
     mv, s = (x.detach() for x in _data(net, 3, 5, dtype=torch.float32))
     optimizer = torch.optim.Adam(net.parameters(), lr=0.05, fused=fused_adam)
@@ -1115,7 +1124,7 @@ def test_plain_kernels_are_an_obstacle_until_they_end():
 
 
 def _one_head(features):
-    """A network with queries of so many features: twelve per multivector, and some scalars."""
+    """A network whose queries have this many features: twelve per multivector, and scalars."""
     mv = (features - 4) // 12
     sizes = dict(hidden_mv_channels=mv, hidden_s_channels=features - 12 * mv)
     net = _net(num_heads=1, attention_width=1, num_blocks=1, **sizes)
@@ -1192,7 +1201,7 @@ def test_a_network_can_be_mapped_over_a_batch():
 
 
 def _mapped_over(name, net, mv, s):
-    """The function of one thing alone, two values of it, and the loop that mapping it should equal."""
+    """A function of one argument, two values of it, and the loop that mapping must equal."""
     values = dict(
         s=s.expand(2, *s.shape) * torch.tensor([1.0, 2.0], dtype=s.dtype)[:, None, None, None],
         join_reference=_additive(2, 3, 16),
@@ -1300,7 +1309,7 @@ def _theta(layer):
 
 
 def _gathered(table, theta):
-    """The numbers that a table stands for."""
+    """The matrix that a table describes."""
     factor = torch.tensor(rows.FACTORS, dtype=theta.dtype)[table.long() % 16]
     return torch.where(
         factor != 0, factor * theta[(table.long() // 16).clamp(max=len(theta) - 1)], 0
@@ -1373,7 +1382,7 @@ def test_a_map_by_itself_is_the_linear_layer(sizes, items):
 
 @pytest.mark.parametrize("form", ["product", "join"])
 def test_generated_sums_are_the_terms_of_the_algebra(form):
-    """For integers nothing is rounded: written-out source and tables agree exactly, in all three slots."""
+    """Integers are not rounded: generated source and tables agree exactly, in all three slots."""
     draw = random.Random(0)
     x, y, z = ([float(draw.randint(-9, 9)) for _ in range(BLADES)] for _ in range(3))
     expected = [[0.0] * BLADES for _ in range(3)]

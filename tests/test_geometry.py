@@ -1,4 +1,4 @@
-"""Geometric objects: embedding and extraction invert each other and move with the Euclidean group."""
+"""Embedding and extraction of objects invert each other and commute with Euclidean motions."""
 
 import inspect
 import math

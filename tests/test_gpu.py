@@ -1,4 +1,4 @@
-"""The same laws on a GPU, its kernels against the plain layers, and the training step as one CUDA graph."""
+"""The same laws on a GPU: kernels against the plain layers, and a step as one CUDA graph."""
 
 import contextlib
 import math
@@ -118,7 +118,7 @@ def test_a_captured_step_equals_an_eager_one_and_skips_what_is_not_finite():
 
 
 def test_a_captured_step_owns_all_memory_it_reads():
-    """Freed memory is handed out again: a step that read some would go wrong once others write there."""
+    """A step that reads freed memory would go wrong when others write there."""
     torch.manual_seed(1)
     batch = (*_data(8, 5), torch.randn(8, 5, 1, 16, device="cuda"))
     for _ in range(2):
@@ -167,8 +167,11 @@ def _full_float32():
 
 
 def _net(cls=GATr, **options):
-    """Weights of points near zero, as random inputs have them, would drown everything in the rounding of a few
-    distances; a large epsilon keeps them out."""
+    """A network with a large epsilon of distances.
+
+    Random inputs have points with weights near zero. With a small epsilon, the rounding of a few
+    distances would dominate all errors.
+    """
     return laws._net(cls, torch.float32, **{"distance_epsilon": 0.3, **options}).cuda()
 
 
@@ -185,7 +188,7 @@ def _cast(dtype):
 
 
 def _measured(net, mv, s, *, plain, dtype=torch.float32, **given):
-    """All outputs in one vector, and the gradient of a fixed projection of them by everything that has one."""
+    """All outputs in one vector, and all gradients of a fixed projection of them."""
     with plain_kernels() if plain else contextlib.nullcontext(), _cast(dtype):
         assert plain or net.obstacle(mv) is None
         outputs = [x.flatten() for x in net(mv, s, **given) if x.requires_grad]
@@ -196,15 +199,18 @@ def _measured(net, mv, s, *, plain, dtype=torch.float32, **given):
 
 
 def _assert_no_worse(make, *, dtype=torch.float32, draws=3, **given):
-    """Against float64, the kernels' error is at most twice the plain layers' in the same precision: of all outputs, and
-    of the whole gradient. One draw may be lucky, so it is the geometric mean of some; `make` draws a network and inputs.
+    """Against float64, the error of the kernels is at most twice that of the plain layers.
+
+    Both have the same precision. The errors are those of all outputs and of the whole gradient. One
+    draw may be exact by chance, so the test takes the geometric mean of some; `make` draws network
+    and inputs.
     """
     logs = []
     for seed in range(draws):
         torch.manual_seed(seed)
         net, (mv, s) = make()
         with torch.no_grad():
-            net(mv, s, **given)  # from the second call on, the ends' kernels serve too
+            net(mv, s, **given)  # from the second call on, kernels run the network's two ends too
         found = [
             _measured(net, mv, s, plain=plain, dtype=dtype, **given) for plain in (False, True)
         ]
@@ -355,7 +361,7 @@ def test_what_is_not_finite_stays_in_its_sample_and_is_seen():
         broken = mv.clone()
         broken[1, 0, 0, 2] = math.nan
         with torch.no_grad():
-            for _ in range(2):  # the second call is that of the ends' kernels
+            for _ in range(2):  # the second call runs the kernels of the network's ends
                 clean, found = net(mv, s), net(broken, s)
                 for x, y in zip(found, clean, strict=True):
                     torch.testing.assert_close(x[::2], y[::2], rtol=1e-6, atol=1e-6)
@@ -384,7 +390,7 @@ def test_the_same_input_gives_the_same_bits(dtype):
 
 @pytest.mark.parametrize("channels", [(1, 2), (2, 0), (0, 3), (1, 7)])
 def test_the_ends_kernels_move_and_copy(channels):
-    """In and out again, by the kernels alone; also where only scalars leave."""
+    """Into the frame and out again, by the kernels alone; also if there are only scalar outputs."""
     c, n = channels
     x, center = torch.randn(15, n + 16 * c, device="cuda"), torch.randn(3, 3, device="cuda")
     mv, s = small_sets.leave(x, center, c, n)
@@ -432,7 +438,7 @@ def test_products_of_a_few_rows_in_tf32_are_near_enough(items, direction):
 
 @pytest.mark.parametrize("items", [7, 17, 512])
 def test_products_of_a_few_rows_in_tf32_are_not_too_small(items):
-    """Numbers are rounded, not cut off, for which positive ones would tell: all errors would have one sign."""
+    """Numbers are rounded, not truncated: for positive ones, all errors would have one sign."""
     torch.set_float32_matmul_precision("high")
     sizes = 1, 1, 255, 1024
     layer = EquiLinear(*sizes).cuda()
@@ -581,7 +587,7 @@ def test_evaluation_sees_what_a_fused_optimizer_changed():
 
 
 def _loss_after(steps, dtype):
-    """Bodies that move on, and attract each other: mean loss of the last steps."""
+    """Train on bodies that move and attract each other: mean loss of the last steps."""
     torch.manual_seed(0)
     place, speed = torch.randn(2, 64, 5, 3, device="cuda")
     apart = place.unsqueeze(2) - place.unsqueeze(1)

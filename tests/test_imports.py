@@ -1,4 +1,7 @@
-"""Imports go one way: as docs/architecture.md draws it, without cycles, lazy and type-only imports included."""
+"""Imports go one way, as docs/architecture.md draws it, without cycles.
+
+Lazy and type-only imports count, too.
+"""
 
 import ast
 import re

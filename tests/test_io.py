@@ -1,4 +1,4 @@
-"""Saved networks come back bit for bit, or not at all."""
+"""Saved networks load bit for bit, or are refused."""
 
 import json
 import random

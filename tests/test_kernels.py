@@ -70,7 +70,7 @@ def test_function_transforms_see_the_products():
 
 
 def test_with_the_table_of_several_blocks_theirs_are_made():
-    """A captured step prepares blocks one by one, and cannot bring tables to the device."""
+    """A captured step prepares blocks one by one, and cannot copy tables to the device."""
     blocks = tuple((linear_plan(n, 2, 3, 1), linear_plan(2, n, 1, 0)) for n in (2, 3))
     cpu = torch.device("cpu")
     gpu._on_device.cache_clear()

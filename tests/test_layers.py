@@ -48,7 +48,7 @@ def _mirrored(layer):
 
 
 class _Bound(torch.nn.Module):
-    """A layer with its further arguments made from (mv, s), so that it is a function of those alone."""
+    """A layer whose other arguments are made from (mv, s), as a function of (mv, s) alone."""
 
     def __init__(self, layer, more):
         super().__init__()

@@ -162,7 +162,7 @@ def test_a_length_scale_is_a_change_of_units():
 
 
 def _far_scene(distance, dtype=torch.float32):
-    """Multivectors of a scene moved in float64, then rounded; the net sees what the rounding left."""
+    """Multivectors of a scene that is moved in float64 and then rounded."""
     generator = torch.Generator().manual_seed(1)
     points = torch.randn(4, 16, 3, generator=generator, dtype=torch.float64)
     velocity = torch.randn(4, 16, 3, generator=generator, dtype=torch.float64)
@@ -172,7 +172,7 @@ def _far_scene(distance, dtype=torch.float32):
 
 
 def _far_errors(distance, autocast=False, seed=0):
-    """Errors against float64 on the same rounded input: invariants (max/std), everything (max/max)."""
+    """Errors against float64 on the same rounded input: invariants (max/std), all (max/max)."""
     torch.manual_seed(seed)
     net = GATr(**{**TEN_BLOCKS, "hidden_mv_channels": 16, "hidden_s_channels": 32})
     mv, s = _far_scene(distance)
@@ -570,7 +570,7 @@ def test_two_motions_in_a_row_are_one():
 
 
 def test_packed_sets_of_very_unequal_size_are_attended_one_by_one():
-    """Where padding would cost more than a call per set; also empty ones."""
+    """If padding would cost more than one call per set; also with empty sets."""
     net = _net()
     sizes = [120, 3, 0, 40, 1]
     offsets = torch.tensor([0, *sizes]).cumsum(0)

@@ -1,4 +1,4 @@
-"""The generic code knows no experiment: neither its name nor what its samples are."""
+"""The generic code mentions no experiment: neither its name nor its kind of samples."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Laws of the operations on multivectors of G(3,0,1).
 
-Multivectors are drawn with small whole numbers, which float64 adds and multiplies exactly: polynomial laws are
-checked for equality, not for closeness. Versors are products of up to four planes.
+Multivectors have small integer components, which float64 adds and multiplies exactly: polynomial
+laws are checked for equality, not for closeness. Versors are products of up to four planes.
 """
 
 from functools import partial
@@ -199,7 +199,8 @@ def test_join_is_the_papers_euclidean_decomposition_up_to_one_sign_per_grade_pai
     pairs = [(x, y) for x in BLADE[grade(j)] for y in BLADE[grade(k)] if join(x, y).any()]
     assert bool(pairs) == (j + k >= PGA.generators)
     sign = torch.dot(join(*pairs[0]), decomposed(*pairs[0])) if pairs else 0
-    # The library's outer dual, no undual, gives (-1)^(j+k); the paper's equation leaves out (-1)^(jk).
+    # The library applies a dual outside, not an undual, which gives (-1)^(j+k); the paper's
+    # equation leaves out (-1)^(jk).
     assert sign == (-1) ** (j + k + j * k) * bool(pairs)
 
     @laws

@@ -74,7 +74,10 @@ def test_the_wheel_brings_the_kernels(clean_python):
 
 
 def test_import_is_light(clean_python):
-    code = "import torch, sys; before = set(sys.modules); import flashgatr; print(*(set(sys.modules) - before))"
+    code = (
+        "import torch, sys; before = set(sys.modules); import flashgatr; "
+        "print(*(set(sys.modules) - before))"
+    )
     added = _run(clean_python, code, check=True).stdout.split()
     foreign = {name.partition(".")[0] for name in added} - set(sys.stdlib_module_names)
     assert foreign <= {"flashgatr", "torch"}

@@ -1,4 +1,4 @@
-"""Operators are seen by whoever watches, and called directly by everybody else; kernels are found once."""
+"""Tracers and modes see the operators; other calls reach them directly; kernels are found once."""
 
 import contextlib
 import subprocess
@@ -143,7 +143,7 @@ def test_an_operator_takes_lists_and_gives_gradients_to_what_is_in_them():
 
 
 class _Compiled:
-    """As what Triton makes of it."""
+    """Stands in for a kernel that Triton has compiled."""
 
     function, packed_metadata = 5, (4, 1, 0)
 
@@ -160,7 +160,7 @@ class _Compiled:
 
 
 class _Jitted:
-    """As a function under triton.jit."""
+    """Stands in for a function under triton.jit."""
 
     arg_names = ("x", "n", "SIZE")
 
@@ -273,7 +273,7 @@ def test_kernels_wait_for_the_outermost_end():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("width", [8, 13])
 def test_a_spare_feature_switches_keys_off(dtype, width):
-    """As cuDNN computes it: logits and softmax in float32."""
+    """Logits and softmax in float32, as in cuDNN."""
     q, k = (torch.randn(2, 6, heads, width).to(dtype) for heads in (3, 1))
     mask = torch.rand(2, 6) > 0.4
     mask[:, 0] = True

@@ -1,4 +1,4 @@
-"""Ways around torch and Triton: broken, each gives way to the public one, and results stay the same."""
+"""A shortcut that is broken gives way to the public way, and the results stay the same."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ BROKEN = {
     "flatten_dense_tensors": (torch._C._nn, shortcuts.FLAT_TENSORS, shortcuts._try_flat_tensors),
     "unflatten_dense_tensors": (torch._C._nn, shortcuts.FLAT_TENSORS, shortcuts._try_flat_tensors),
 }
-"""Private names: where they are, which shortcut needs them, how it finds out."""
+"""Private names: where each is, which shortcut needs it, and the probe that finds it missing."""
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -1,4 +1,4 @@
-"""The checkers find what is broken, and say how badly."""
+"""The checks find broken laws and measure the error."""
 
 import pytest
 import torch

@@ -151,7 +151,7 @@ def test_synthetic_samples_bring_their_own_division(tmp_path):
     write_raw(raw / "sample_0010.hdf5", raw_mesh(10, parameters={"synthetic": True}))
     assert (
         prepare_folder(raw, tmp_path / "made", workers=1).made == 11
-    )  # it grows, and is divided anew
+    )  # the set grows and is divided again
     assert [m.index for m in load(tmp_path / "made", "test")] == [10]
 
 

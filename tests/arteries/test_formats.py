@@ -94,7 +94,7 @@ def test_of_a_grid_only_the_outer_surface_is_left(name, tmp_path):
     cells, types = CELLS[name]
     (tmp_path / "cube.vtu").write_bytes(meshfiles.vtk(CUBE, cells, types))
     position, face, _ = formats.read(tmp_path / "cube.vtu")
-    require_closed(position, face)  # so they look outward, too
+    require_closed(position, face)  # so they face outward, too
     assert len(face) == 12
     assert volume(position, face) == pytest.approx(1.0)
 

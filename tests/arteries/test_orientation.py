@@ -37,7 +37,7 @@ def test_a_turned_mesh_is_the_mesh_of_the_turned_positions():
             assert np.abs(getattr(new, name) - expected).max() < 1e-5
         inside = np.setdiff1d(np.arange(mesh.nodes), mesh.face[_at_rim(mesh.face)])
         again, used = normals(new.position, new.face), np.isin(np.arange(mesh.nodes), inside)
-        assert (np.sum(again * new.normal, axis=1)[used] > 0.99).all()  # faces look outward still
+        assert (np.sum(again * new.normal, axis=1)[used] > 0.99).all()  # faces still face outward
         assert np.array_equal(new.geodesic, mesh.geodesic)
         assert np.array_equal(new.mask, mesh.mask)
     assert signs == {True, False}

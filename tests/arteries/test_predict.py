@@ -86,7 +86,7 @@ def found(model, folder, position, face, inlet, kind="vtp", **options):
 
 
 def difference(one, other, turn=None, place=lambda x: x):
-    """Of two predictions at the nodes that both have, relative to the second."""
+    """Difference of two predictions at their common nodes, relative to the second."""
     there = {tuple(np.round(x, 3)): k for k, x in enumerate(place(other.position) + 0.0)}
     pairs = [(k, there.get(tuple(np.round(x, 3) + 0.0))) for k, x in enumerate(one.position)]
     mine, theirs = np.array([pair for pair in pairs if pair[1] is not None]).T

@@ -69,7 +69,7 @@ def write(path, out):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Drawing takes a second, which tests of numbers and words can do without."""
+    """Skip the pictures: drawing takes a second, and tests of numbers and words do not need it."""
     for name in ("against_meshes", "histograms"):
         monkeypatch.setattr(errors, name, lambda *_: b"a picture")
     monkeypatch.setattr(learning_curves, "draw", lambda *_: b"a picture")

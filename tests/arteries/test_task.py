@@ -120,7 +120,7 @@ def test_augmentation_turns_each_mesh_as_a_whole_and_mirrors_half_of_them():
 
 
 def test_parts_are_turned_before_they_are_looked_up():
-    """Two of them may be computed at the same time, which is no time to draw random numbers."""
+    """Two parts may run at the same time, so random numbers must be drawn before."""
     made = make("data.options.augment=true")
     torch.manual_seed(1)
     before = [pair.matrices.clone() for pair, _ in made.parts(torch.tensor([2, 0, 3]))]

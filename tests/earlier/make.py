@@ -1,8 +1,10 @@
-"""Makes the files of this folder, which later versions must still read, and the hashes of trained weights.
+"""Makes the files of this folder, which later versions must still read, and hashes of weights.
 
-    python tests/earlier/make.py runs      data, runs, a sweep (made by version 0.1.0, commit d1d3b3a)
-    python tests/earlier/make.py hashes    SHA-256 of the weights after 300 steps, added to hashes.json for this machine
+    python tests/earlier/make.py runs      data, runs, a sweep
+    python tests/earlier/make.py hashes    SHA-256 of the weights after 300 steps
 
+The files in the folder were made by version 0.1.0, commit d1d3b3a. Hashes are added to hashes.json
+for the machine that runs the command.
 Only the command line is used, so that any version of the project can run this file.
 """
 
@@ -72,7 +74,10 @@ def weights_hash(run: Path) -> str:
 
 
 def trained_hash(name: str, kernels: str) -> str:
-    """Train one of TRAINED in a temporary folder and hash its weights. kernels: "" (fused) or "plain"."""
+    """Train one of TRAINED in a temporary folder and hash its weights.
+
+    kernels: "" (fused) or "plain".
+    """
     experiment, changes = TRAINED[name]
     with tempfile.TemporaryDirectory() as folder:
         command(

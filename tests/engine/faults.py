@@ -1,4 +1,4 @@
-"""Accidents at every file operation: a process killed, or a disk that is full, before, amid or after each."""
+"""Accidents before, during and after every file operation: a killed process, or a full disk."""
 
 import errno
 import os
@@ -62,7 +62,7 @@ class Points:
 
 
 class _File:
-    """An open file whose writes have a point in their midst."""
+    """An open file whose writes have a point halfway."""
 
     def __init__(self, file, points):
         self._file, self._points = file, points

@@ -1,4 +1,4 @@
-"""A batch is what the task makes of it; the engine sees a tree of tensors."""
+"""The task defines what a batch is; the trainer sees a tree of tensors."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

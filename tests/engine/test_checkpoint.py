@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, whatever happens while they are written or after."""
+"""Checkpoints are complete or absent, whatever happens while they are written or later."""
 
 import json
 import os
@@ -329,7 +329,9 @@ def test_forged_headers_are_refused(folder, changes):
         assert load(folder).step == 1
 
 
-_JUNK = [b"", b"\0" * 9, b"\xff", b"{", b"}", b"[" * 5000, b'"', b"9" * 5000, b"null", b"NaN", b"1e999"]  # fmt: skip
+_JUNK = [
+    b"", b"\0" * 9, b"\xff", b"{", b"}", b"[" * 5000, b'"', b"9" * 5000, b"null", b"NaN", b"1e999",
+]  # fmt: skip
 
 
 def _mutate(source, path):

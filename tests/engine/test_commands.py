@@ -106,7 +106,10 @@ def test_a_finished_run_can_be_resumed_and_stays_as_it_is(sh, trained):
 
 
 def test_a_run_starts_with_the_weights_of_another(sh, trained):
-    """One step of length zero later they are the same, and when it is resumed nobody asks for the other run."""
+    """After one step with a learning rate of zero, the weights are still those of the other run.
+
+    Resuming does not need the other run.
+    """
     run, other = sh.folder / "on", sh.folder / "other"
     shutil.copytree(trained / "model", other / "model")
     few = dict(model__start=str(other), train__steps=1, train__lr=1e-30, train__lr_final=1e-30)
@@ -129,7 +132,7 @@ def test_a_run_starts_with_the_weights_of_another(sh, trained):
 
 
 def test_options_of_the_weights_it_starts_with_are_not_lost(sh, trained):
-    """Some change no shape, and would change what the weights mean without a word."""
+    """Some options change no shape, but change what the weights mean."""
     folder = sh.folder / "other options"
     shutil.copytree(trained / "model", folder)
     about = json.loads((folder / "config.json").read_text())
@@ -248,10 +251,8 @@ def test_an_unfinished_run_is_not_evaluated(sh, trained):
     shutil.copy(trained / "config.toml", folder)
     code, output = sh("eval", folder)
     assert code == 2
-    assert (
-        f"is not finished yet: it has no model; continue it with `flashgatr train --resume --folder {folder}"
-        in output
-    )
+    command = f"flashgatr train --resume --folder {folder}"
+    assert f"is not finished yet: it has no model; continue it with `{command}" in output
 
 
 def test_what_is_no_run_is_not_evaluated(sh):
@@ -304,7 +305,7 @@ def test_a_signal_stops_the_command_after_a_checkpoint(sh, number, code):
         process.wait()
     logged = lines(run, "train")
     assert checkpoints.load(run / "checkpoints").step == len(logged)
-    assert len(logged) <= sent + 2  # the step under way, and maybe one that ended while we looked
+    assert len(logged) <= sent + 2  # the current step, and maybe one that ended in the meantime
 
 
 def test_a_sweep_can_be_stopped_and_started_again(sh):

@@ -40,7 +40,7 @@ def settings(folder, strategy, batch_size):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """The same runs by one process and by two; and some by one for 7 steps, then by two for 7 steps."""
+    """The same runs by one process and by two; some by one for 7 steps, then by two for 7 more."""
     folder, jobs = tmp_path_factory.mktemp("runs"), []
     for name, (strategy, batch_size, dtype, _) in WHOLE.items():
         options = dict(dtype=dtype, nan=NAN)
@@ -81,7 +81,7 @@ def assert_close(folder, other, limit):
     assert {group: set(x) for group, x in tensors.items()} == {
         group: set(x) for group, x in tensors_2.items()
     }
-    if limit < 1e-8:  # Adam makes more of rounding in weights whose gradients vanish
+    if limit < 1e-8:  # Adam amplifies rounding in weights whose gradients vanish
         torch.testing.assert_close(tensors, tensors_2, rtol=0, atol=1e3 * limit)
 
 

@@ -1,4 +1,4 @@
-"""Stopping and going on, on a GPU: step by step, and with the step as one CUDA graph."""
+"""Stopping and resuming on a GPU: eager steps, and a step as one CUDA graph."""
 
 import signal
 
@@ -39,11 +39,11 @@ class Divided(toy.Toy):
 
 
 class Greedy(toy.Toy):
-    """Takes memory that was given back, on every stream, and spoils it."""
+    """Allocates freed memory, on every stream, and overwrites it."""
 
     def batch(self, indices):
         self.taken = getattr(self, "taken", [])
-        for _ in range(256):  # torch's streams come around after 32
+        for _ in range(256):  # torch reuses its streams after 32
             with torch.cuda.stream(torch.cuda.Stream()):
                 self.taken.append(torch.full((2,), torch.nan, dtype=torch.float64, device="cuda"))
         return super().batch(indices)
@@ -65,7 +65,7 @@ def test_captured_steps_own_all_that_they_read(tmp_path, monkeypatch, modest, gr
 
 
 def test_a_run_in_parts_that_is_stopped_and_resumed_ends_as_one_that_is_not(tmp_path, monkeypatch):
-    """Also with random numbers: the first step after a stop, which captures, draws as any other."""
+    """Also with random numbers: the first step after a stop captures, and draws like any other."""
     device = torch.device("cuda:0")
     options = dict(dropout=0.3, device=device)
     changes = dict(world=World(0, 1, device), cuda_graph=True)

@@ -1,4 +1,4 @@
-"""`kill -9` at any instant, resume: the run ends as if nothing had happened, bit for bit."""
+"""Kill a run with `kill -9` at any time and resume it: it ends as if uninterrupted, bit for bit."""
 
 import itertools
 import json
@@ -61,7 +61,7 @@ class Runs:
         return set((self.folder / name / "checkpoints").glob(".*"))
 
     def survive(self, kills, source):
-        """Kill runs so many times, at random: all must end alike."""
+        """Kill runs this many times, at random; all must end with the same results."""
         ways = itertools.cycle(
             [
                 lambda: dict(kill_at=source.randint(1, 150), in_saves=True),

@@ -21,7 +21,13 @@ def test_the_log_forgets_steps_that_are_run_again(tmp_path):
     assert [(x["step"], x["loss"]) for x in read(tmp_path)] == [(1, 0.1), (2, 0.2), (3, None)]
 
 
-@pytest.mark.parametrize("damage", [b'{"step": 2, "ki', b"\xff\xfe\n", b"5\n", b'{"step": "x"}\n', b"[" * 9999 + b"\n", b"{}\n", b"\0\0\0"])  # fmt: skip
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"step": 2, "ki', b"\xff\xfe\n", b"5\n", b'{"step": "x"}\n', b"[" * 9999 + b"\n", b"{}\n",
+        b"\0\0\0",
+    ],
+)  # fmt: skip
 def test_damaged_lines_of_the_log_are_left_out(tmp_path, damage):
     with Log(tmp_path, 9) as log:
         log.record(1, "train", {"loss": 0.5})
@@ -61,7 +67,7 @@ def test_other_processes_than_the_first_write_nothing(tmp_path, capsys):
 
 
 def test_time_goes_on_where_a_run_was_stopped(tmp_path, monkeypatch):
-    """Also if the next process takes longer to its first line than the first one ran."""
+    """Also if the second process needs longer for its first line than the first one ran."""
     now = [100.0]
     monkeypatch.setattr(log_module.time, "monotonic", lambda: now[0])
     for start, later in ((0, 5.0), (1, 40.0)):

@@ -47,7 +47,7 @@ def test_the_shares_of_all_processes_make_up_the_batch(size):
 
 
 def test_seeds_of_nearby_numbers_differ():
-    seeds = {mix(*numbers) for numbers in ((a, b, c) for a in range(9) for b in range(9) for c in range(9))}  # fmt: skip
+    seeds = {mix(a, b, c) for a in range(9) for b in range(9) for c in range(9)}
     assert len(seeds) == 9**3
     assert mix(1) != mix(1, 0) != mix(0, 1)
     assert all(0 <= seed < 2**63 for seed in seeds)

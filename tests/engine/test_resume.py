@@ -1,4 +1,4 @@
-"""What happens on the way does not change where a run ends."""
+"""Interruptions do not change the result of a run."""
 
 import errno
 import math

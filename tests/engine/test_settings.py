@@ -1,4 +1,4 @@
-"""A run configuration is valid or refused in one sentence, and its file says exactly what it is."""
+"""Settings are valid or refused with one sentence, and their file restores them exactly."""
 
 import dataclasses
 import json
@@ -87,7 +87,7 @@ configs = st.builds(
 
 
 def _exact(values):
-    """Text that differs where types, numbers or signs of zero do; the order of keys means nothing."""
+    """Text that shows types, numbers and signs of zero; the order of keys does not matter."""
     return json.dumps(values, sort_keys=True)
 
 
@@ -360,9 +360,10 @@ def test_suggestions_prefer_the_same_table():
 
 
 _PIECES = [
-    b"\n", b"[", b"]", b"{", b"}", b"=", b'"', b"'", b'"""', b".", b",", b"#", b"\\", b"\\u", b"-", b"_",
-    b"nan", b"inf", b"true", b"0x", b"1e999", b"99999999999999999999", b"1979-05-27T07:32:00Z", b"\0",
-    b"\xff", b"\xc3", b"[train]", b"[[model]]", b"steps", b"options", b"\r", b"  ", b"+", b"e",
+    b"\n", b"[", b"]", b"{", b"}", b"=", b'"', b"'", b'"""', b".", b",", b"#", b"\\", b"\\u",
+    b"-", b"_", b"nan", b"inf", b"true", b"0x", b"1e999", b"99999999999999999999",
+    b"1979-05-27T07:32:00Z", b"\0", b"\xff", b"\xc3", b"[train]", b"[[model]]", b"steps",
+    b"options", b"\r", b"  ", b"+", b"e",
 ]  # fmt: skip
 
 
@@ -390,7 +391,7 @@ def _mutated(source, content):
 
 
 def _refused(make, *arguments):
-    """Whether the arguments are refused, which takes one sentence; accepted ones are valid."""
+    """Whether the arguments are refused, with one sentence; accepted ones are valid."""
     try:
         config = make(*arguments)
     except ConfigError as error:

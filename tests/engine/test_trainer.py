@@ -41,7 +41,8 @@ def test_what_is_not_finite_never_reaches_the_weights(tmp_path, value):
     assert not all(torch.equal(a, b) for a, b in zip(seen[9], seen[10], strict=True))
     assert all(x.isfinite().all() for x in trainer.weights().values())
     assert trainer.summary["skipped"] == 3
-    assert [(x["step"], x["updates"]) for x in lines(tmp_path, "skipped")] == [(1, 1), (8, 2), (9, 3)]  # fmt: skip
+    skipped = [(x["step"], x["updates"]) for x in lines(tmp_path, "skipped")]
+    assert skipped == [(1, 1), (8, 2), (9, 3)]
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is(tmp_path):
@@ -193,7 +194,7 @@ def test_a_process_weighs_its_part_of_a_batch_as_the_task_counts(tmp_path):
 
 
 def test_models_that_draw_are_known():
-    """Their parts must not run side by side."""
+    """Their parts must not run at the same time."""
     assert _draws(toy.Network(0.1))
     assert not _draws(toy.Network(0.0))
     for model in ("gatr", "transformer"):

@@ -1,4 +1,4 @@
-"""A task of a few milliseconds: fit random numbers with a small network that has dropout and blocks."""
+"""A task of a few milliseconds: a small network with blocks and dropout fits random numbers."""
 
 import os
 
@@ -98,6 +98,6 @@ def lines(folder, kind=None):
 
 
 def outcome(trainer):
-    """All that must not depend on what happened on the way, in a form that compares bit by bit."""
+    """All results that must not depend on interruptions, in a form that compares bit by bit."""
     weights = {name: x.numpy().tobytes() for name, x in trainer.weights().items()}
     return weights, trainer.summary, lines(trainer.folder)

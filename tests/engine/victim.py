@@ -1,6 +1,6 @@
 """The `flashgatr` command in a process that may be killed at any file operation.
 
-A fork server that has imported everything once starts such a process in milliseconds instead of seconds.
+A fork server, which imports everything once, starts such a process in milliseconds.
 """
 
 import json
@@ -48,7 +48,10 @@ def changes(**more):
 
 
 def start(arguments, output, *, kill_at=0, in_saves=False):
-    """A process that runs the command; it kills itself at file operation `kill_at`, counting all or those of saves."""
+    """A process that runs the command and kills itself at file operation `kill_at`.
+
+    in_saves: count only the file operations of saves.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     process = context.Process(target=_run, args=(arguments, str(output), kill_at, in_saves))

@@ -81,7 +81,7 @@ def alone(settings, **options):
 
 
 if __name__ == "__main__":
-    signal.alarm(150)  # torchrun's own end would leave a process that hangs
+    signal.alarm(150)  # torchrun's own shutdown would leave a hanging process
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     world = distributed.join("cpu")

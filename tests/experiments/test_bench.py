@@ -1,4 +1,7 @@
-"""Benchmarks measure what they say, go on when a case fails, and show what is recorded. All of it tiny, on a CPU."""
+"""Benchmarks measure what they say, go on when a case fails, and show what is recorded.
+
+All cases are tiny and run on a CPU.
+"""
 
 import json
 import time
@@ -38,7 +41,7 @@ def here(tmp_path, monkeypatch):
 
 
 def tiny():
-    """A network of nothing, as a workload on pairs (mv, s)."""
+    """A network with a single parameter, as a workload on pairs (mv, s)."""
 
     class Scale(nn.Module):
         def __init__(self):
@@ -182,7 +185,10 @@ def test_ratios_are_recorded_with_their_times(here, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(cpu_step, "measure", lambda: [[1.0, 2.0, 3.0], [4.0, 4.0, 8.0]])
     cpu_step.run()
-    found = {(x["model"], x["metric"], x["settings"]["statistic"]): x["value"] for x in lines(results.FOLDER)}  # fmt: skip
+    found = {
+        (x["model"], x["metric"], x["settings"]["statistic"]): x["value"]
+        for x in lines(results.FOLDER)
+    }
     assert found["gatr", "ratio", "median"] == 0.5
     assert found["gatr", "ratio", "minimum"] == 0.25
     assert found["transformer", "time", "minimum"] == 4.0

@@ -1,4 +1,4 @@
-"""The settings' earlier import path: defaults are those of the file's, or the first, experiment."""
+"""The earlier import path of the settings: defaults of the named or of the first experiment."""
 
 import pytest
 

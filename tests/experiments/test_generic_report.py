@@ -1,4 +1,4 @@
-"""Reports know no experiment: one without a report of its own gets tables, curves and commands."""
+"""An experiment without a report of its own gets tables, curves and commands."""
 
 import ast
 import json

@@ -76,7 +76,7 @@ def write(*paths, out):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """Drawing takes a second, which tests of numbers and words can do without."""
+    """Skip the pictures: drawing takes a second, and tests of numbers and words do not need it."""
     for module in (data_efficiency, learning_curves, trajectories):
         monkeypatch.setattr(module, "draw", lambda *_: b"a picture")
 
@@ -98,14 +98,14 @@ def test_groups_have_the_mean_and_standard_error_over_seeds(tmp_path, undrawn):
             assert estimate["mean"] == pytest.approx(2e-3 * factor)
             assert estimate["standard_error"] == pytest.approx(1e-3 * factor / math.sqrt(3))
     assert mlp["results"]["eval"]["mse"] == {"mean": 0.5, "standard_error": None}
-    assert "more_bodies" not in mlp["results"]  # an MLP takes one number of bodies only
+    assert "more_bodies" not in mlp["results"]  # an MLP takes only one number of bodies
     assert "2.00e-3 ± 6e-4" in page
     assert "5.00e-1<" in page
 
 
 def test_runs_with_different_settings_are_not_averaged(tmp_path, undrawn):
     fake(tmp_path / "a", lr=1e-3, log_every=1)
-    fake(tmp_path / "b", lr=1e-3, seed=1, log_every=2)  # how often it logs makes no difference
+    fake(tmp_path / "b", lr=1e-3, seed=1, log_every=2)  # the logging interval makes no difference
     fake(tmp_path / "c", lr=2e-3)
     fake(tmp_path / "d", "transformer", options={"x": [1, 2, 3, 4, 5]})
     fake(tmp_path / "e", "transformer", options={"x": [1, 2, 3, 4, 6]})

@@ -61,7 +61,7 @@ def test_settings_may_depend_on_the_grid(tmp_path):
         assert run.config.train.steps == (7 if is_mlp else 5)
         assert (run.config.train.lr == 0.5) == is_mlp
         assert not run.changes
-    for run in sweep.plan(recipe, tmp_path, ["train.lr=0.25"]):  # what the user says is stronger
+    for run in sweep.plan(recipe, tmp_path, ["train.lr=0.25"]):  # the user's choice overrides it
         assert run.config.train.lr == 0.25
         assert run.changes == {"train.lr": 0.25}
 
@@ -115,6 +115,7 @@ def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
     recorded = [given[-1] for given in found if given[2] == "mse"]
     assert found[1][-1] == {k: x for k, x in found[0][-1].items() if k != "set"}  # of no set
     common = {
-        "steps": 50_000, "recipe": "recipe", "seed": 0, "train_samples": 0, "set": "eval", "train.lr": 1e-3,
+        "steps": 50_000, "recipe": "recipe", "seed": 0, "train_samples": 0, "set": "eval",
+        "train.lr": 1e-3,
     }  # fmt: skip
     assert recorded == [common | {"data.options.scaling": x} for x in (0.1, 0.3)]

@@ -1,5 +1,6 @@
-"""Data sets are the same however they are made, come back bit for bit or not at all, and are
-never overwritten by others.
+"""Data sets do not depend on how they are made, and are read bit for bit or refused.
+
+Other data never overwrite them.
 """
 
 import json

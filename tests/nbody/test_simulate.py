@@ -1,4 +1,7 @@
-"""The simulated systems against an independent integration, conservation laws and the distributions of appendix C.1."""
+"""Simulated systems against an independent integration, conservation laws and distributions.
+
+The distributions are those of the paper's appendix C.1.
+"""
 
 import json
 from dataclasses import asdict, replace
@@ -27,7 +30,7 @@ def rng(seed=0):
 
 
 def exact(state, time):
-    """Final positions by an 8th-order Runge-Kutta method with Newton's law written out for each pair."""
+    """Final positions by an 8th-order Runge-Kutta method, with Newton's law for each pair."""
 
     def law(_, y, m):
         x, v = y.reshape(2, -1, 3)
@@ -101,14 +104,15 @@ def test_the_centre_of_mass_moves_uniformly(integrator):
 
 
 def energy_drift(integrator, periods, steps):
-    """Largest relative energy error of a light planet on an ellipse, in the first half of the time and in all of it."""
+    """Largest relative energy error of a light planet on an ellipse: first half, whole time."""
     settings = Gravity(integrator=integrator, steps=steps, step_size=2 * np.pi * periods / steps)
     mass = np.array([[1.0, 1e-6]])
     x = np.array([[[0.0, 0, 0], [1, 0, 0]]])
     v = np.array([[[0.0, 0, 0], [0, 0.8, 0]]])
     _, path = evolve(State(mass, x, v), settings, keep=1)
     x = path[0]
-    # What the steps were made of: old velocities, new ones, or (leapfrog) half-way ones, whose mean is in between.
+    # The velocities of the steps: old ones, new ones, or (leapfrog) halfway ones, whose mean lies
+    # in between.
     v = np.diff(x, axis=0) / settings.step_size
     if integrator == "leapfrog":
         x, v = x[1:-1], (v[1:] + v[:-1]) / 2
@@ -143,7 +147,7 @@ def test_evolution_is_invariant_under_translations_and_commutes_with_rotations()
 
 
 def test_systems_do_not_feel_each_other():
-    """... nor where they stand in a block of those evolved together."""
+    """Nor does their place matter in a block of systems that evolve together."""
     settings = Gravity(bodies=3, steps=10)
     state = sample(settings, 5000, rng())
     final = evolve(state, settings)
@@ -218,7 +222,7 @@ def test_bodies_come_in_random_order(many):
 
 
 def test_rotations_are_haar_distributed(many):
-    """Orthogonal frames tied to the systems: components uniform on [-1, 1], angles as the Haar measure has them."""
+    """Of orthogonal frames tied to the systems: components uniform on [-1, 1], Haar angles."""
     _, _, x, _ = heliocentric(many)
     first = x[:, 0] / np.linalg.norm(x[:, 0], axis=-1, keepdims=True)
     third = np.cross(first, x[:, 1])

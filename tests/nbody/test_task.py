@@ -1,4 +1,4 @@
-"""The n-body experiment as the engine sees it."""
+"""The n-body experiment as the trainer sees it."""
 
 import numpy as np
 import pytest
@@ -83,7 +83,10 @@ def test_a_model_for_four_bodies_is_not_evaluated_on_six(tmp_path):
 
 
 def test_huber_counts_large_errors_less(tmp_path):
-    """Near zero it is the squared error; a hundred times the knee counts two hundred knees, not ten thousand."""
+    """Near zero it is the squared error; far above the knee it grows linearly.
+
+    An error of a hundred knees counts two hundred squared knees, not ten thousand.
+    """
     knee = 0.01
     found = pseudo_huber(torch.tensor([1e-8, 1.0], dtype=torch.float64), knee)
     assert abs(found[0] / 1e-8 - 1) < 1e-4

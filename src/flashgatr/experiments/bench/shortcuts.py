@@ -10,36 +10,44 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
 from ... import shortcuts
 from ...shortcuts import Shortcut
 from . import timing, workload
-from .nbody_step import RandomSystems
+from .nbody_step import BATCH, BODIES, RandomSystems
 from .timing import CaseReport, Found, Step
 
 SMALL = (shortcuts.DIRECT_CALLS, shortcuts.BLOCK_NODE, shortcuts.FLAT_TENSORS)
-MESHES, NODES = 8, 4000
+MESHES, NODES = 4, 16384
 ROUNDS = 30
 PATIENCE = 30_000.0
 """Milliseconds for all rounds of a workload."""
 
 
-def workloads(device: torch.device) -> Iterator[tuple[str, Step, tuple[Shortcut, ...]]]:
-    """Name, step and the shortcuts that the step uses."""
+def workloads(device: torch.device) -> Iterator[tuple[dict[str, Any], Step, tuple[Shortcut, ...]]]:
+    """Settings and step of a workload, and the shortcuts that it uses."""
+    settings: dict[str, Any] = {"work": "small sets", "sets": BATCH, "items": BODIES}
     small = RandomSystems("gatr", device).gradients
     if device.type != "cuda":
-        yield "small sets", small, SMALL
+        yield settings, small, SMALL
         return
-    yield "small sets", small, (*SMALL, shortcuts.TRITON_LAUNCH)
+    yield settings, small, (*SMALL, shortcuts.TRITON_LAUNCH)
+    settings = {"sets": MESHES, "items": NODES}
     work = workload.gatr("arteries", device)
     padded = work.sample(MESHES, NODES)
-    yield "large sets", lambda: work.step(padded), (shortcuts.CUDNN_ATTENTION,)
+    yield (
+        {"work": "large sets", **settings},
+        lambda: work.step(padded),
+        (shortcuts.CUDNN_ATTENTION,),
+    )
     sizes = torch.linspace(NODES // 2, NODES, MESHES).long()
     offsets = torch.nn.functional.pad(sizes.cumsum(0), (1, 0)).to(device)
     packed = work.sample(int(sizes.sum()), offsets=offsets, max_items=int(sizes.max()))
-    yield "packed sets", lambda: work.step(packed), (shortcuts.PACKED_ATTENTION,)
+    used = (shortcuts.PACKED_ATTENTION,)
+    yield {"work": "packed sets", **settings}, lambda: work.step(packed), used
 
 
 def without(shortcut: Shortcut, step: Step) -> Step:
@@ -53,12 +61,12 @@ def without(shortcut: Shortcut, step: Step) -> Step:
 def run() -> None:
     device = timing.pick_device()
     report = CaseReport("shortcuts", keep=True)
-    for name, step, used in workloads(device):
+    for settings, step, used in workloads(device):
         steps = [step, *(without(shortcut, step) for shortcut in used)]
         found = timing.in_turn(steps, device, repeats=ROUNDS, patience=PATIENCE)
         everything, *others = (statistics.median(times) for times in found)
-        report.add("gatr", {"work": name, "without": "nothing"}, Found({"time": everything}))
+        report.add("gatr", {**settings, "without": "nothing"}, Found({"time": everything}))
         for shortcut, value in zip(used, others, strict=True):
-            settings = {"work": name, "without": shortcut.name}
-            report.add("gatr", settings, Found({"time": value, "worth": value / everything}))
+            found_without = Found({"time": value, "worth": value / everything})
+            report.add("gatr", {**settings, "without": shortcut.name}, found_without)
     report.show()
