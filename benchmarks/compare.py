@@ -2,10 +2,11 @@
 
     python benchmarks/compare.py BEFORE/src AFTER/src [--rounds 5] [--first-calls 2] [--record NAME]
 
-Each round measures every workload once with either version, in processes of their own that take turns; a
-ratio is that of the medians over rounds. On a GPU: the n-body step with Adam as a CUDA graph (TF32 and
-float32), its eager forward and backward pass, the artery step (both widths), scaling at five sizes, and the
-first call with an empty kernel cache. On a CPU: forward and backward of the n-body network.
+Each round measures every workload once with either version, in separate processes that take turns;
+a ratio is that of the medians over rounds. On a GPU: the n-body step with Adam as a CUDA graph
+(TF32 and float32), its eager forward and backward pass, the artery step (both widths), scaling at
+five sizes, and the first call with an empty kernel cache. On a CPU: forward and backward of the
+n-body network.
 """
 
 import argparse

@@ -1,7 +1,8 @@
 """From points to a trained, saved and reloaded network, on a CPU.
 
-The task: where will the centre of mass of a handful of moving bodies be, one unit of time from now? The network sees
-positions (points), velocities (directions) and masses (scalars), and answers with one point per set of bodies.
+The task: predict the centre of mass of a few moving bodies after one unit of time. The network's
+inputs are positions (points), velocities (directions) and masses (scalars); its output is one point
+per set of bodies.
 
     python examples/centre_of_mass.py [--steps 240] [--folder runs/centre_of_mass]
 """

@@ -1,9 +1,10 @@
-"""How much does the mean error of one model depend on which 5,000 systems it is evaluated on?
+"""How much does the mean error of a model depend on the 5,000 systems it is evaluated on?
 
     python examples/nbody_eval_sets.py RUN [--sets 10] [--out errors.json]
 
-Draws further evaluation sets of the same distribution (data seeds 1, 2, ...) and evaluates a trained n-body run on each; writes
-the error of every system of the run's own `eval` set beside its closest encounter.
+Draws further evaluation sets from the same distribution (data seeds 1, 2, ...) and evaluates a
+trained n-body run on each. Also writes the error and the closest encounter of every system of the
+run's own `eval` set.
 """
 
 import argparse
@@ -26,8 +27,8 @@ def closest(systems):
     state = State(*(systems[name].numpy() for name in ("mass", "position", "velocity")))
     bodies = state.mass.shape[1]
     _, path = evolve(state, Gravity(bodies=bodies), keep=1)
-    apart = np.linalg.norm(path[:, :, :, None] - path[:, :, None], axis=-1)
-    return (apart + np.diag([np.inf] * bodies)).min((1, 2, 3))
+    distance = np.linalg.norm(path[:, :, :, None] - path[:, :, None], axis=-1)
+    return (distance + np.diag([np.inf] * bodies)).min((1, 2, 3))
 
 
 def main():

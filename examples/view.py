@@ -1,4 +1,4 @@
-"""A picture of points, planes, lines and a direction: writes docs/images/view.png.
+"""Draw points, planes, lines and directions, and write docs/images/view.png.
 
 python examples/view.py [file]
 """

@@ -69,7 +69,7 @@ def test_a_frame_of_another_number_of_samples_is_refused():
     other = GATr(**OPTIONS, recenter=False).double()
     with pytest.raises(ValueError, match=r"frame's reference .* got \(2, 1\)"):
         other(mv, s, frame=other.frame(_input(2, 5)[0]))
-    with pytest.raises(ValueError, match="pass it without others"):
+    with pytest.raises(ValueError, match="pass it without center"):
         net(mv, s, frame=net.frame(mv), center=torch.zeros(3).double())
 
 

@@ -41,7 +41,7 @@ def test_mixing_of_samples_items_and_padding_is_found():
         testing.assert_batch_independent(lambda mv: mv - mv.mean(), MV)
     with pytest.raises(AssertionError, match="permutation-equivariant"):
         testing.assert_permutation_equivariant(lambda mv: mv.cumsum(-3), MV)
-    with pytest.raises(AssertionError, match=r"blind to padding.*inf"):
+    with pytest.raises(AssertionError, match=r"invariant to padding.*inf"):
         testing.assert_padding_invariant(lambda mv, mask=None: mv + mv.mean(-3, keepdim=True), MV)
     with pytest.raises(AssertionError, match=r"output has shape \(5"):
         testing.batch_error(lambda mv: mv.flatten(-2) if mv.dim() == 3 else mv, MV)
@@ -79,7 +79,7 @@ def test_checks_carry_a_mask_along(check):
 
 
 def test_sixteen_bits_need_a_tolerance():
-    with pytest.raises(ValueError, match=r"no usual tolerance for torch\.bfloat16"):
+    with pytest.raises(ValueError, match=r"no default tolerance for torch\.bfloat16"):
         testing.assert_equivariant(_net(), MV, S, dtype=torch.bfloat16)
     error = testing.assert_equivariant(_net(), MV, S, dtype=torch.bfloat16, tolerance=0.5)
     assert error > 1e-4

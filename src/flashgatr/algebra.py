@@ -4,13 +4,13 @@ A basis blade is a set of generators, written as a bit mask; the product of two 
 
     e_A e_B = (-1)^(swaps needed to sort A·B) · Π_{g in A and B} g²  ·  e_{A xor B}.
 
-Everything else (outer product, contraction, duals, join) is a selection from, or a re-indexing of, that
-one rule. Blades are ordered by grade, then lexicographically; null generators come first, so that the
-projective algebra G(3,0,1) reads
+Everything else (outer product, contraction, duals, join) selects terms of this rule or re-indexes
+them. Blades are ordered by grade, then lexicographically, with null generators first. The basis of
+the projective algebra G(3,0,1) is therefore
 
     1 | e0 e1 e2 e3 | e01 e02 e03 e12 e13 e23 | e012 e013 e023 e123 | e0123.
 
-The second half of the file gives the names of G(3,0,1) that the rest of the package uses.
+The second half of the file defines the names for G(3,0,1) that the rest of the package uses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Algebra:
 
     def __post_init__(self) -> None:
         if min(self.p, self.q, self.r) < 0 or self.generators > 9:
-            raise ValueError(  # one digit each: the name of a twelfth, e12, would be taken
+            raise ValueError(  # one digit per generator in a blade's name: e12 is e1 e2
                 f"signature ({self.p}, {self.q}, {self.r}) must be non-negative with at most 9 "
                 "generators in all"
             )
@@ -66,7 +66,7 @@ class Algebra:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        first = 0 if self.r else 1  # e0 is kept for a null generator, as geometers do
+        first = 0 if self.r else 1  # by convention, e0 is a null generator
         return tuple(
             "e" + "".join(str(g + first) for g in range(self.generators) if b >> g & 1)
             if b
@@ -80,7 +80,7 @@ class Algebra:
         return tuple(b.bit_count() for b in self.blades)
 
     def grade(self, k: int) -> slice:
-        """Where the blades of grade k are."""
+        """The indices of the blades of grade k, which are contiguous."""
         if not 0 <= k <= self.generators:
             raise ValueError(f"grade {k} does not exist; expected 0 to {self.generators}")
         start = self.grades.index(k)
@@ -97,7 +97,7 @@ class Algebra:
         return {b: i for i, b in enumerate(self.blades)}
 
     def multiply(self, i: int, j: int) -> tuple[int, int]:
-        """(index, sign) of the product of blades i and j; sign 0 where a null generator repeats."""
+        """(index, sign) of the product of blades i and j; sign 0 if both have a null generator."""
         a, b = self.blades[i], self.blades[j]
         swaps = sum((a >> (g + 1)).bit_count() for g in range(self.generators) if b >> g & 1)
         sign = -1 if swaps % 2 else 1
@@ -146,13 +146,13 @@ class Algebra:
 
     @cached_property
     def dual_index(self) -> tuple[int, ...]:
-        """The complement of every blade: an involution of the indices."""
+        """Index of every blade's complement (an involution)."""
         return tuple(self._index[self.blades[-1] ^ b] for b in self.blades)
 
     @cached_property
     def dual_sign(self) -> tuple[int, ...]:
-        """Right complement: e_S* = sign · e_(complement of S), so that e_S ∧ e_S* = pseudoscalar."""
-        euclidean = Algebra(self.generators)  # the outer product does not see the metric
+        """Right complement: e_S* = sign · e_(complement of S) with e_S ∧ e_S* = pseudoscalar."""
+        euclidean = Algebra(self.generators)  # the outer product does not depend on the metric
         return tuple(euclidean.multiply(i, d)[1] for i, d in enumerate(self.dual_index))
 
     @cached_property
@@ -188,7 +188,7 @@ MOMENT = slice(PGA.blade("e01"), PGA.blade("e03") + 1)
 """e01, e02, e03: the moment of a line, or minus half a translation."""
 
 EUCLIDEAN = tuple(i for i in range(BLADES) if PGA.inner_sign[i])
-"""Blades without e0: the eight that the inner product sees."""
+"""The eight blades without e0; the inner product uses only these."""
 NULL = tuple(PGA.multiply(E0, i)[0] for i in EUCLIDEAN)
 """e0 times each Euclidean blade, in the same order (every sign is +)."""
 
@@ -197,9 +197,9 @@ POINT_SIGN = (-1, 1, -1)
 """A point is e123 + Σ_a POINT_SIGN[a] x_a POINT[a]."""
 ROTATION = (E23, E13, E12)
 ROTATION_SIGN = (-1, 1, -1)
-"""A rotor is w + Σ_a ROTATION_SIGN[a] q_a ROTATION[a], q the imaginary part of the quaternion."""
+"""A rotor is w + Σ_a ROTATION_SIGN[a] q_a ROTATION[a] for the quaternion (q, w)."""
 
 
 def grade(k: int) -> slice:
-    """Where the blades of grade k are in a multivector of G(3,0,1)."""
+    """The indices of the blades of grade k in a multivector of G(3,0,1)."""
     return PGA.grade(k)

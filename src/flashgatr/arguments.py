@@ -1,7 +1,8 @@
-"""The arguments of a call: checked, and brought to one value per sample.
+"""Check the arguments of a network's call and expand them to one value per sample.
 
-Every wrong one is a sentence that says what was got and what was expected. Nothing here waits for the device, but for
-the warning of a join that is zero: once, at the first call of an eager network.
+Invalid arguments raise an error that states what was given and what was expected. These checks do
+not wait for the device, with two exceptions: `require_finite`, and `warn_of_dead_join`, which an
+eager network calls until it has seen an input that is not zero.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from .precision import check_dtype, stream_dtype
 def checked(
     mv: Tensor, s: Tensor | None, weight: Tensor, channels: tuple[int, int], item_axes: int
 ) -> tuple[Tensor, Tensor]:
-    """mv and s in the residual stream's dtype, if they fit a network with these channels and this parameter."""
+    """mv and s in the residual stream's dtype, after checking shape, dtype and device.
+
+    `weight` is a parameter of the network; it gives the dtype and device that are expected.
+    """
     for name, x in (("mv", mv), ("s", mv if s is None else s)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
@@ -50,13 +54,14 @@ def checked(
 
 
 def require_finite(mv: Tensor, s: Tensor) -> None:
+    """Raise an error if there are NaN or infinite values; this waits for the device."""
     for name, x in (("mv", mv), ("s", s)):
         if not bool(x.isfinite().all()):
             raise ValueError(f"{name} has NaN or infinite values; check your data")
 
 
 def per_sample(x: Tensor, size: int, samples: tuple[int, ...], name: str, what: str) -> Tensor:
-    """x (..., size) expanded to (samples, size); `what` it should be, for the error."""
+    """x (..., size) expanded to (samples, size); the error message says that x must be `what`."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
     leading = x.shape[:-1]
@@ -70,16 +75,16 @@ def per_sample(x: Tensor, size: int, samples: tuple[int, ...], name: str, what: 
 
 
 def can_be_read(x: Tensor) -> bool:
-    """Whether x holds numbers that may be looked at now: not while tracing, capturing or transforming."""
+    """Whether the values of x can be read now: not while tracing, capturing or transforming."""
     if torch.compiler.is_compiling() or type(x) is not Tensor or x.is_meta or is_wrapped(x):
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def warn_of_dead_join(mv: Tensor, reference: Tensor, sets: Sets) -> bool:
-    """Warn if the mean e123, the reference (samples, 1), is zero in a sample; True once there was one to judge.
+    """Warn if a sample's mean e123, which is the reference (samples, 1), is zero.
 
-    Samples without items, or all zero, tell nothing.
+    Samples that have no items or are entirely zero are skipped; returns whether any was left.
     """
     mv, reference = mv.detach(), reference.detach()
     seen = sets.sum(mv.abs().sum((-2, -1))[..., None]) > 0
@@ -93,15 +98,15 @@ def warn_of_dead_join(mv: Tensor, reference: Tensor, sets: Sets) -> bool:
         why = "no e123 component (no points)" if any_pointless else "a mean e123 of zero"
         warnings.warn(
             f"{who} {why}, so the reference 'data' is zero there and every join vanishes; embed "
-            "positions with embed_point, or pass join_reference='canonical' (equivariant under SE(3), "
-            "not mirrors) or a multivector",
+            "positions with embed_point, or pass join_reference='canonical' (equivariant under "
+            "SE(3), not mirrors) or a multivector",
             stacklevel=_caller(),
         )
     return bool(any_seen)
 
 
 def _caller() -> int:
-    """The stacklevel, for `warn_of_dead_join`, of the code that called the network."""
+    """The `stacklevel` that makes `warn_of_dead_join` point at the code that called the network."""
     inside = tuple(str(Path(file).parent) for file in (__file__, torch.__file__) if file)
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):

@@ -1,7 +1,7 @@
-"""AxialGATr: items along two axes (times x objects), attended to in turn.
+"""AxialGATr: attention over two item axes in turn, such as time steps and objects.
 
-Even blocks attend over the second axis, odd blocks over the first; the other axis counts as a batch. Join reference and
-centre belong to the whole sample, both axes.
+Even blocks attend over the second axis, odd blocks over the first; the other axis acts as a batch
+axis. Join reference and centre are computed over both axes of a sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .nn.block import Surroundings
 
 
 class AxialGATr(GATr):
-    """GATr over (..., N1, N2, C, 16), with `rotary` a pair: positions along the first, the second axis.
+    """GATr over (..., N1, N2, C, 16); `rotary` is a pair, for positions along each of the two axes.
 
     `attention_mask` is None or a pair of masks for the two axes; `mask` is (..., N1, N2).
     """
@@ -26,7 +26,7 @@ class AxialGATr(GATr):
     item_axes = 2
 
     def _check_config(self, config: GATrConfig) -> None:
-        """Any `rotary` will do: True means both axes."""
+        """Every `rotary` is valid: a single True or False applies to both axes."""
 
     def _rotary(self, block: int) -> bool:
         rotary = self.config.rotary
@@ -45,7 +45,7 @@ class AxialGATr(GATr):
         center: Tensor | None = None,
         frame: Frame | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """As GATr's, for two item axes; packed sets (`offsets`) have only one and are an error."""
+        """As `GATr.forward`, but with two item axes; packed sets (`offsets`) are not supported."""
         if offsets is not None or max_items is not None:
             raise ValueError("AxialGATr takes padded sets (mask), not packed ones (offsets)")
         pair = isinstance(attention_mask, (tuple, list)) and len(attention_mask) == 2
@@ -66,7 +66,9 @@ class AxialGATr(GATr):
     def _surroundings(
         self, frame: Frame, mv: Tensor, s: Tensor, sets: Sets, attention_mask: Any
     ) -> list[Surroundings]:
-        """Along the second axis, for even blocks; along the first, which is last then, for odd ones."""
+        """One for even blocks, which attend over the second axis; one with swapped axes for odd
+        blocks.
+        """
         masks = attention_mask or (None, None)
         (around,) = super()._surroundings(frame, mv, s, sets, masks[1])
         *leading, first, second = sets.shape

@@ -1,9 +1,9 @@
-"""Sets of unequal size: padded with a mask, or packed with offsets. One meaning for both.
+"""Sets of unequal size: padded with a mask, or packed with offsets; the results are the same.
 
     padded   values (B, N, ...)  mask (B, N), True where an item is valid
     packed   values (T, ...)     offsets (B + 1): sample b owns items offsets[b] to offsets[b + 1]
 
-Samples never mix: whatever is summed, averaged or attended to is so within one sample and over valid items.
+Samples never mix: sums, means and attention run over the valid items of one sample.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = [
 class Sets:
     """Which items of a tensor form which sample.
 
-    Every leading axis counts samples; the `axes` axes after them (one, or two for axial data) count items. With
-    `offsets` there are no leading axes: the first axis holds the items of all samples one after another. If `device`
-    is given, mask and offsets must be there.
+    Every leading axis counts samples; the `axes` axes after them (one, or two for axial data)
+    count items. With `offsets` there are no leading axes: the first axis holds the items of all
+    samples one after another. If `device` is given, mask and offsets must be on that device.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class Sets:
         if self._max_items is None:
             if torch.compiler.is_compiling():
                 raise ValueError(
-                    "pass max_items=… when compiling packed sets: a graph cannot read it from offsets"
+                    "pass max_items=… when compiling packed sets: a graph cannot read it from "
+                    "offsets"
                 )
             lengths = self.offsets.diff()
             self._max_items = int(lengths.max()) if lengths.numel() else 0
@@ -95,7 +96,9 @@ class Sets:
 
     @property
     def can_be_read(self) -> bool:
-        """Whether the sizes of packed sets can be read without waiting for a device or stopping a tracer."""
+        """Whether the sizes of packed sets can be read without waiting for a device or breaking a
+        trace.
+        """
         offsets = self.offsets
         return offsets is not None and type(offsets) is Tensor and offsets.device.type == "cpu"
 
@@ -123,7 +126,7 @@ class Sets:
         return self.keep(x).sum(self._item_dims())
 
     def count(self, dtype: torch.dtype) -> Tensor | int:
-        """Number of valid items of every sample, (samples, 1) or one number for all, at least one."""
+        """Number of valid items, at least one: (samples, 1), or one number if all samples agree."""
         if self.offsets is not None:
             return self.offsets.diff()[:, None].to(dtype).clamp(min=1)
         if self.mask is not None:
@@ -135,7 +138,7 @@ class Sets:
         return self.sum(x) / self.count(x.dtype)
 
     def spread(self, per_sample: Tensor) -> Tensor:
-        """(samples, F) back to every item: broadcastable to (items, F)."""
+        """Repeat values (samples, F) for every item: broadcastable to (items, F)."""
         if self.sample is not None:
             return per_sample.index_select(0, self.sample)
         for _ in range(self.axes):
@@ -143,18 +146,18 @@ class Sets:
         return per_sample
 
     def positions(self, device: torch.device) -> Tensor:
-        """Place of every item of the last item axis within its sample, (N) or (..., N).
+        """Position of every item within its sample along the last item axis, (N) or (..., N).
 
-        Valid items are counted, wherever the mask has its holes, so that padded and packed sets agree. On two axes
-        the items lie on a grid, and a hole moves nothing: places are those of the axis.
+        Only valid items count, wherever the mask has holes; padded and packed sets therefore agree.
+        With two item axes the items form a grid, and a position is the index along the axis.
         """
         if self.mask is not None and self.axes == 1:
             return (self.mask.to(device).cumsum(-1) - 1).clamp(min=0)
-        places = torch.arange(self.shape[-1], device=device)
+        positions = torch.arange(self.shape[-1], device=device)
         if self.offsets is None:
-            return places
+            return positions
         assert self.sample is not None
-        return places - self.offsets.index_select(0, self.sample)
+        return positions - self.offsets.index_select(0, self.sample)
 
     def _item_dims(self) -> tuple[int, ...]:
         return tuple(range(-1 - self.axes, -1))
@@ -216,7 +219,7 @@ def padded_to_packed(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def from_pyg(batch: Any) -> Tensor:
     """Offsets of a PyTorch Geometric `Batch` (its `ptr`), for `net(mv, s, offsets=...)`.
 
-    Node features of such a batch are packed already: embed `batch.pos` and pass it with these offsets.
+    The nodes of such a batch are packed already: embed `batch.pos` and pass it with these offsets.
     """
     pointer = getattr(batch, "ptr", None)
     if isinstance(pointer, Tensor):
@@ -241,10 +244,10 @@ def readout(
     offsets: Tensor | None = None,
     item_axes: int = 1,
 ) -> tuple[Tensor, Tensor]:
-    """One multivector and scalar feature per set: (..., N, C, 16), (..., N, S) to (..., C, 16), (..., S).
+    """Pool the items of every set: (..., N, C, 16), (..., N, S) to (..., C, 16), (..., S).
 
-    Mean and sum are linear, so they transform as the items do. `item_axes` is 2 for the output (..., N1, N2, C, 16) of
-    an AxialGATr.
+    Mean and sum are linear, so they transform as the items do. `item_axes` is 2 for the output
+    (..., N1, N2, C, 16) of an AxialGATr.
     """
     if reduce not in ("mean", "sum"):
         raise ValueError(f"unknown reduce {reduce!r}; expected 'mean' or 'sum'")
@@ -301,10 +304,11 @@ def _check_offsets(offsets: Tensor, items: tuple[int, ...], max_items: int | Non
             f"packed sets have one axis of items before the channels, got {len(items)} axes"
         )
     if torch.compiler.is_compiling() or offsets.device.type != "cpu":
-        return  # reading values would stop a graph or wait for the device
+        return  # reading values would break a graph or wait for the device
     if offsets[0] != 0 or offsets[-1] != items[0] or bool((offsets.diff() < 0).any()):
         raise ValueError(
-            f"offsets must rise from 0 to the number of items, {items[0]}; got {offsets.tolist()[:8]}"
+            f"offsets must rise from 0 to the number of items, {items[0]}; got "
+            f"{offsets.tolist()[:8]}"
         )
     if max_items is not None and bool((offsets.diff() > max_items).any()):
         raise ValueError(

@@ -1,7 +1,7 @@
-"""The configuration of a network: one flat dataclass, checked when it is made.
+"""The configuration of a network: one flat dataclass, checked on construction.
 
-Field names are those users of `gatr` and `lgatr` know. Defaults follow the authors' released code; what the paper
-says instead is one option away.
+Field names follow the packages `gatr` and `lgatr`. Defaults follow the authors' released code;
+where the paper differs, an option selects the paper's variant.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ class GATrConfig:
     """Everything that determines a GATr's parameters and its function.
 
     in/out/hidden_mv_channels, in/out/hidden_s_channels: widths (zero scalar channels: no scalars).
-    multi_query: keys and values shared by all heads.  attention_width: q, k, v this many times as wide.
-    distance_aware: the logits see the distance of points.
-    learned_weights: logit terms with learned weights: "none", "distance" (β per head and channel, as in the
-        released code) or "all" (also α and γ per head, as in the paper); True means "distance", False "none".
-    rotary: positions in the order of the items; AxialGATr takes a pair, one per axis.
-    reinsert_mv_channels, reinsert_s_channels: input channels that every block's queries and keys see again.
-    dropout: probability of dropping a grade.  checkpoint: recompute each block in the backward pass.
-    recenter: work around each sample's own centre (exact; keeps precision far from the origin).
+    multi_query: all heads share their keys and values.
+    attention_width: factor by which queries, keys and values are wider than the hidden state.
+    distance_aware: attention logits contain the distances between points.
+    learned_weights: logit terms with learned weights: "none", "distance" (β per head and channel,
+        as in the released code) or "all" (also α and γ per head, as in the paper); True means
+        "distance", False "none".
+    rotary: rotary encoding of the items' positions; AxialGATr takes a pair, one per axis.
+    reinsert_mv_channels, reinsert_s_channels: input channels that the queries and keys of every
+        block also receive.
+    dropout: probability of dropping a grade.
+    checkpoint: recompute each block in the backward pass to save memory.
+    recenter: use coordinates relative to each sample's centre (exact; preserves precision far from
+        the origin).
     length_scale: lengths are divided by it on entry and multiplied by it on exit.
     """
 
@@ -96,7 +101,7 @@ class GATrConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> GATrConfig:
-        """A configuration from a mapping (of a JSON file, say); unknown keys are an error."""
+        """A configuration from a mapping, such as a JSON object; unknown keys are an error."""
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
@@ -112,7 +117,7 @@ class GATrConfig:
         return asdict(self)
 
     def _normalise(self) -> None:
-        """Bring shorthand and JSON forms (True, lists) to the one form that is stored."""
+        """Convert shorthand and JSON forms (True, lists) to the form that is stored."""
         put = self._put
         put("learned_weights", weighted_terms(self.learned_weights))
         for name in ("reinsert_mv_channels", "reinsert_s_channels"):
@@ -163,7 +168,7 @@ class GATrConfig:
 
 
 def _integer(value: Any) -> Any:
-    """An int for whatever counts as one (numpy's integers do); anything else as it is."""
+    """Convert integer types (numpy's too) to int; return anything else unchanged."""
     try:
         return value if isinstance(value, bool) else operator.index(value)
     except TypeError:

@@ -1,16 +1,16 @@
-"""Geometric objects in, geometric objects out: the rows of the paper's table 1, and rays and poses.
+"""Embed geometric objects as multivectors and extract them: table 1 of the paper, rays and poses.
 
-Every `embed_` takes coordinates (..., d) and returns multivectors (..., 16) (poses: four of them, (..., 4, 16));
-every `extract_` is its inverse. Extraction divides by the weight w of the object (its e123 or scalar part),
-which a network may bring near zero or make negative; it uses
+Every `embed_` takes coordinates (..., d) and returns multivectors (..., 16) (poses: four of them,
+(..., 4, 16)); every `extract_` is its inverse. Extraction divides by the weight w of the object
+(its e123 or scalar part), which a network may bring near zero or make negative; it uses
 
     x / w  for |w| ≥ ε,        x · w / ε²  for |w| < ε,
 
-which is continuous, odd in w, and has finite gradients everywhere. 16-bit numbers are divided in float32, because 1 / ε²
-is beyond float16.
+which is continuous, odd in w, and has finite gradients everywhere. 16-bit numbers are divided in
+float32, because 1 / ε² exceeds the range of float16.
 
-Mirrors: multivectors transform under all of E(3), but a mirror turns an embedded point into *minus* the
-embedded mirror image. From coordinates to coordinates a network is therefore SE(3)-equivariant.
+Mirrors: multivectors transform under all of E(3), but a mirror turns an embedded point into *minus*
+the embedded mirror image. From coordinates to coordinates a network is therefore SE(3)-equivariant.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LINE_SIGN = (1, -1, 1)
 """A line along v with moment m is m·(e01, e02, e03) + Σ_a LINE_SIGN[a] v_a LINE[a]."""
 
 EPSILON = 1e-3
-"""Weight below which extraction stops dividing."""
+"""The ε above: the smallest weight that extraction divides by."""
 
 
 def embed_scalar(value: Tensor) -> Tensor:
-    """A number (..., 1), in the scalar slot."""
+    """A number (..., 1), in the scalar component."""
     return _place(_coordinates(value, 1, "value"), (SCALAR,))
 
 
@@ -55,7 +55,7 @@ def extract_scalar(mv: Tensor) -> Tensor:
 
 
 def embed_pseudoscalar(value: Tensor) -> Tensor:
-    """A number (..., 1) that changes sign under mirrors, in the e0123 slot."""
+    """A number (..., 1) that changes sign under mirrors, in the e0123 component."""
     return _place(_coordinates(value, 1, "value"), (PSEUDOSCALAR,))
 
 
@@ -78,7 +78,7 @@ def extract_point(mv: Tensor, *, epsilon: float = EPSILON) -> Tensor:
 
 
 def embed_direction(direction: Tensor) -> Tensor:
-    """A free vector (..., 3), such as a velocity or gravity: turns with the scene, ignores shifts."""
+    """A free vector (..., 3), such as a velocity: rotates with the scene, invariant to shifts."""
     return _place(_coordinates(direction, 3, "direction"), POINT, POINT_SIGN)
 
 
@@ -95,7 +95,9 @@ def embed_plane(normal: Tensor, position: Tensor) -> Tensor:
 
 
 def extract_plane(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
-    """Normal (..., 3), as long as it is in the multivector, and the plane's point next to the origin."""
+    """The normal (..., 3), with the length stored in the multivector, and the plane's point closest
+    to the origin (..., 3).
+    """
     normal = _multivector(mv)[..., NORMAL]
     wide = at_least_float32(normal)
     position = _over_square(-mv[..., E0, None] * wide, wide, epsilon)
@@ -111,19 +113,21 @@ def embed_line(direction: Tensor, moment: Tensor) -> Tensor:
 
 
 def extract_line(mv: Tensor) -> tuple[Tensor, Tensor]:
-    """Direction and moment (..., 3) of a line; the moment is not made orthogonal to the direction."""
+    """Direction and moment (..., 3) of a line; the moment is not projected orthogonal to the
+    direction.
+    """
     return _take(mv, LINE, LINE_SIGN), mv[..., MOMENT]
 
 
 def embed_ray(origin: Tensor, direction: Tensor) -> Tensor:
-    """The line of a ray that starts at `origin` (..., 3): its Plücker form, without the start."""
+    """The line of a ray in Plücker form; where on the line the ray starts is not stored."""
     origin, direction = _coordinates(origin, 3, "origin"), _coordinates(direction, 3, "direction")
     origin, direction = torch.broadcast_tensors(origin, direction)
     return embed_line(direction, torch.linalg.cross(origin, direction))
 
 
 def extract_ray(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
-    """The line's point next to the origin, and its direction (both (..., 3))."""
+    """The line's point closest to the origin, and its direction (both (..., 3))."""
     direction, moment = extract_line(mv)
     wide = at_least_float32(direction)
     point = _over_square(torch.linalg.cross(wide, at_least_float32(moment)), wide, epsilon)
@@ -148,17 +152,19 @@ def embed_rotation(quaternion: Tensor) -> Tensor:
 
 
 def extract_rotation(mv: Tensor, *, epsilon: float = EPSILON) -> Tensor:
-    """Unit quaternion (..., 4), order (i, j, k, w); shorter than ε it is divided by ε instead."""
+    """Unit quaternion (..., 4), order (i, j, k, w); if its norm is below ε, divided by ε."""
     return _unit(_take(mv, (*ROTATION, SCALAR), (*ROTATION_SIGN, 1)), epsilon)
 
 
 def embed_reflection(normal: Tensor, position: Tensor) -> Tensor:
-    """The versor that mirrors in the plane through `position` (..., 3) with unit normal (..., 3)."""
+    """The versor of the mirror in the plane through `position` (..., 3) with unit `normal`
+    (..., 3).
+    """
     return embed_plane(normal, position)
 
 
 def extract_reflection(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
-    """Normal and nearest point of the mirror, as `extract_plane`."""
+    """The mirror's normal and its point closest to the origin, as `extract_plane`."""
     return extract_plane(mv, epsilon=epsilon)
 
 
@@ -183,7 +189,7 @@ def embed_pose(position: Tensor, first: Tensor, second: Tensor) -> Tensor:
 
 
 def extract_pose(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor, Tensor]:
-    """Position and the two directions (each (..., 3)) of `embed_pose`, as long as they are."""
+    """Position and the two directions (each (..., 3)) of `embed_pose`, with their lengths."""
     point, normals = _from_point_and_planes(mv, epsilon)
     return point, normals[..., 0, :], normals[..., 1, :]
 
@@ -197,7 +203,7 @@ def embed_pose_quaternion(position: Tensor, quaternion: Tensor) -> Tensor:
 def extract_pose_quaternion(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Tensor, Tensor]:
     """Position (..., 3) and unit quaternion (..., 4), after Gram-Schmidt on the first two planes.
 
-    Continuous up to the quaternion's sign, at half turns too.
+    Continuous up to the quaternion's sign, also at rotations by 180°.
     """
     point, normals = _from_point_and_planes(mv, epsilon)
     first = _unit(normals[..., 0, :], epsilon)
@@ -208,7 +214,7 @@ def extract_pose_quaternion(mv: Tensor, *, epsilon: float = EPSILON) -> tuple[Te
 
 
 def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
-    """Rotation matrix (..., 3, 3) of a quaternion (i, j, k, w), whatever its length; zero turns nothing."""
+    """Rotation matrix (..., 3, 3) of a quaternion (i, j, k, w) of any length; identity for zero."""
     q = _coordinates(quaternion, 4, "quaternion")
     i, j, k, w = _unit(q, torch.finfo(torch.float32).tiny).unbind(-1)
     rows = [
@@ -222,8 +228,8 @@ def quaternion_to_matrix(quaternion: Tensor) -> Tensor:
 def matrix_to_quaternion(matrix: Tensor) -> Tensor:
     """Unit quaternion (i, j, k, w) of a rotation matrix (..., 3, 3).
 
-    The symmetric matrix 4 q qᵀ is linear in the rotation; its row with the largest diagonal entry is
-    4 q_max q, never small, so that no angle is special.
+    The symmetric matrix 4 q qᵀ is linear in the rotation; its row with the largest diagonal entry
+    is 4 q_max q, which is never small. No rotation angle needs a special case.
     """
     if matrix.shape[-2:] != (3, 3):
         raise ValueError(f"matrix must have shape (..., 3, 3), got {tuple(matrix.shape)}")
@@ -295,7 +301,7 @@ def _divide(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _unit(x: Tensor, epsilon: float) -> Tensor:
-    """x / max(‖x‖, ε), with a finite gradient at zero; no square leaves the range of float32."""
+    """x / max(‖x‖, ε), with a finite gradient at zero and without overflow in the squares."""
     wide = at_least_float32(x)
     size = wide.detach().abs().amax(-1, keepdim=True).clamp(min=epsilon)
     scaled = wide / size

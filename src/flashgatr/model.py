@@ -1,8 +1,8 @@
 """GATr: multivectors in, multivectors out, equivariant under every Euclidean motion.
 
-    linear map, blocks, linear map      within each sample's frame: see `frame` and `nn.block`
+    linear map, blocks, linear map      in each sample's frame: see `frame` and `nn.block`
 
-The fused kernels run it where they can (see `fast`), the plain modules where they cannot.
+The fused kernels run the network where they support it (see `fast`), the plain modules otherwise.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .precision import full_precision, stream_dtype
 class GATr(nn.Module):
     """Geometric Algebra Transformer over sets of items.
 
-    Made from keyword arguments or a `GATrConfig`; `net(mv, s)` maps multivectors (..., N, C, 16) and scalars
-    (..., N, S) to a pair of the same form.
+    Constructed from keyword arguments or a `GATrConfig`; `net(mv, s)` maps multivectors
+    (..., N, C, 16) and scalars (..., N, S) to a pair of the same form.
 
     >>> net = GATr(in_mv_channels=2, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=8,
     ...            num_blocks=2, num_heads=2)
@@ -43,10 +43,10 @@ class GATr(nn.Module):
     """
 
     item_axes = 1
-    """How many axes count items."""
+    """Number of axes that count items."""
 
     check_finite = False
-    """Set to True to have every call refuse NaN and infinity in its valid items (it waits for the device)."""
+    """If True, NaN or infinity in valid items raises an error; every call waits for the device."""
 
     def __init__(self, config: GATrConfig | None = None, **options: Any) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class GATr(nn.Module):
 
     @classmethod
     def from_preset(cls, name: str, **changes: Any) -> Self:
-        """One of the paper's networks: "nbody", "arteries", "scaling" (GATr), "kuka" (AxialGATr)."""
+        """A network of the paper: "nbody", "arteries", "scaling" (GATr) or "kuka" (AxialGATr)."""
         return cls(preset(name, **changes))
 
     @classmethod
@@ -89,7 +89,7 @@ class GATr(nn.Module):
         try:
             net = cls(GATrConfig.from_dict(values))
         except (TypeError, ValueError) as error:
-            raise io.LoadError(f"{path} describes no network: {error}") from error
+            raise io.LoadError(f"{path} does not describe a network: {error}") from error
         return io.fill(net, state)
 
     def save_pretrained(self, path: str | PathLike[str]) -> None:
@@ -102,9 +102,10 @@ class GATr(nn.Module):
     ) -> Self:
         """Convert weights of the authors' code: a state dict, or a file of one.
 
-        Widths, heads and variants are read off the tensors. What those do not tell can be given by the names of
-        `GATrConfig`: activation, norm_epsilon, distance_epsilon, dropout, checkpoint, rotary_base, and which
-        input channels are re-inserted (default: the first ones). Tensors without a place here are an error.
+        Widths, heads and variants are inferred from the tensors. Options that they do not determine
+        are given by their names in `GATrConfig`: activation, norm_epsilon, distance_epsilon,
+        dropout, checkpoint, rotary_base, and which input channels are re-inserted (default: the
+        first ones). Tensors that the network does not use are an error.
         """
         from .io import original
 
@@ -124,17 +125,17 @@ class GATr(nn.Module):
         center: Tensor | None = None,
         frame: Frame | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Multivectors (..., N, C, 16) and scalars (..., N, S) to the same with the output's channels.
+        """Map multivectors (..., N, C, 16) and scalars (..., N, S) to those of the output channels.
 
-        mask: (..., N), True for valid items; others are ignored and come back as zero.
-        attention_mask: boolean (True = may attend) or additive, (N, N) or (..., [heads,] N, N); one per head
-            needs the batch axes.
-        offsets: (B + 1) for packed sets; mv is then (all items, C, 16). max_items: largest set, if known;
-            needed when compiling.
+        mask: (..., N), True for valid items; the others are ignored and their output is zero.
+        attention_mask: boolean (True = may attend) or additive, (N, N) or (..., [heads,] N, N); a
+            mask per head needs all batch axes.
+        offsets: (B + 1) for packed sets; mv is then (all items, C, 16).
+        max_items: size of the largest packed set, if known; required when compiling.
         join_reference: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
             multivector that broadcasts to (..., 16) per sample.
-        center: (..., 3) point per sample to work around, instead of its centroid.
-        frame: the centre, unit of length and join reference to work with, instead of the input's own.
+        center: origin of the coordinates, (..., 3) per sample, instead of the sample's centroid.
+        frame: centre, unit of length and join reference, instead of those of the input.
         """
         c = self.config
         channels = c.in_mv_channels, c.in_s_channels
@@ -158,7 +159,10 @@ class GATr(nn.Module):
         if frame is None:
             frame = self.frame(mv, sets, join_reference, center)
         elif center is not None or not _is_data(join_reference):
-            raise ValueError("a frame has a centre and a join reference; pass it without others")
+            raise ValueError(
+                "a frame has a centre and a join reference; pass it without center and "
+                "join_reference"
+            )
         else:
             frame = frame.for_input(mv, sets)
         mv = frame.enter(mv, sets)
@@ -176,7 +180,7 @@ class GATr(nn.Module):
         join_reference: JoinReference = "data",
         center: Tensor | None = None,
     ) -> Frame:
-        """Centre, unit of length and join reference of every sample of an input, as `forward` makes them."""
+        """Centre, unit of length and join reference of every sample, as `forward` computes them."""
         sets = Sets(mv.shape[:-2], axes=self.item_axes) if sets is None else sets
         frame = frame_of(
             mv,
@@ -191,13 +195,13 @@ class GATr(nn.Module):
         return frame
 
     def _can_skip_warning(self, mv: Tensor) -> bool:
-        """Whether the reference of this input needs no look: an earlier one was fine, or none is possible."""
+        """Whether to skip `warn_of_dead_join`: it ran already, or the values cannot be read."""
         return self._reference_seen or not arguments.can_be_read(mv)
 
     def _surroundings(
         self, frame: Frame, mv: Tensor, s: Tensor, sets: Sets, attention_mask: Any
     ) -> list[Surroundings]:
-        """What the blocks see, for every item axis that they attend over in turn."""
+        """What the blocks receive beside the hidden state, per item axis that they attend over."""
         c = self.config
         reinsert = (
             mv.index_select(-2, indices(c.reinsert_mv_channels, mv)),
@@ -208,7 +212,7 @@ class GATr(nn.Module):
     def _run_plain(
         self, mv: Tensor, s: Tensor, around: Sequence[Surroundings]
     ) -> tuple[Tensor, Tensor]:
-        """The network within its frame, module by module."""
+        """Run the plain modules, on an input that is already in its frame."""
         with full_precision(mv.device):
             mv, s = self.linear_in(mv, s)
 
@@ -228,19 +232,20 @@ class GATr(nn.Module):
 
     @contextmanager
     def frozen(self) -> Iterator[Self]:
-        """Within: parameters stay as they are, so that what is derived from them is made once.
+        """A context in which tensors derived from the parameters are computed only once.
 
-        For inference on many small inputs. Changes of parameters within are not seen.
+        For inference on many small inputs. Parameters must not change inside the context: changes
+        would not take effect.
         """
         with self._fast.frozen():
             yield self
 
     def obstacle(self, mv: Tensor) -> str | None:
-        """Why the fused kernels cannot run this network on such an input; None if they do."""
+        """Why the fused kernels cannot run this network on this input; None if they can."""
         return self._fast.obstacle(mv, self.linear_in, self.blocks, self.linear_out)
 
     def _rotary(self, block: int) -> bool:
-        """Whether this block turns its scalars by position."""
+        """Whether this block has a rotary position encoding."""
         return bool(self.config.rotary)
 
     def _check_config(self, config: GATrConfig) -> None:
@@ -265,7 +270,7 @@ class GATr(nn.Module):
 
 
 def swap_item_axes(x: Pair, shape: tuple[int, ...]) -> Pair:
-    """Multivectors and scalars of items of this shape, with the last two item axes exchanged."""
+    """Swap the last two item axes of multivectors and scalars; `shape` is that of the items."""
     first, second = len(shape) - 2, len(shape) - 1
     return x[0].transpose(first, second), x[1].transpose(first, second)
 

@@ -1,11 +1,11 @@
-"""Plain functions on multivectors (..., 16) of G(3,0,1).
+"""Functions on multivectors (..., 16) of G(3,0,1).
 
     product        x y                      wedge   x ∧ y            join   (x* ∧ y*)*
     inner          ⟨x̃ y⟩₀                    reverse x̃                involute  x̂
     sandwich       u x u⁻¹ (u even), u x̂ u⁻¹ (u odd)
 
-All are batched, broadcast over leading dimensions and differentiable. Nothing here multiplies matrices, so
-neither autocast nor TF32 lowers the precision.
+All are batched, broadcast over leading dimensions and differentiable. None uses a matrix product,
+so neither autocast nor TF32 lowers the precision.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Matrix = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 
 
 def left_matrix(terms: tuple[Term, ...]) -> Matrix:
-    """Which component of x stands at row k, column j of its left multiplication, and its sign."""
+    """Index and sign of the component of x at row k, column j of the matrix y ↦ x y."""
     index = [0] * (BLADES * BLADES)
     sign = [[0] * BLADES for _ in range(BLADES)]
     for k, i, j, s in terms:
@@ -48,7 +48,7 @@ def left_matrix(terms: tuple[Term, ...]) -> Matrix:
     return tuple(index), tuple(tuple(row) for row in sign)
 
 
-# Plain values, made at import: tracers read them as constants.
+# Plain Python values, computed at import: tracers treat them as constants.
 _PRODUCT, _WEDGE = left_matrix(PGA.product_terms), left_matrix(PGA.outer_terms)
 _JOIN, _CONTRACTION = left_matrix(PGA.join_terms), left_matrix(PGA.contraction_terms)
 _REVERSE, _INVOLUTION = PGA.reverse_sign, PGA.involution_sign
@@ -57,7 +57,7 @@ _DUAL_SIGN = tuple(_UNDUAL_SIGN[i] for i in _DUAL)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:
-    """Geometric product x y: 192 of the 4,096 possible terms are not zero.
+    """Geometric product x y: 192 of the 4,096 possible terms are nonzero.
 
     >>> e1, e2 = torch.eye(16)[2], torch.eye(16)[3]
     >>> product(e1, e2).nonzero().item()  # e12
@@ -72,20 +72,21 @@ def wedge(x: Tensor, y: Tensor) -> Tensor:
 
 
 def left_contraction(x: Tensor, y: Tensor) -> Tensor:
-    """x ⌋ y: the part of x y whose grade is that of y less that of x."""
+    """x ⌋ y: the part of x y whose grade is that of y minus that of x."""
     return contract(x, y, _CONTRACTION)
 
 
 def join(x: Tensor, y: Tensor) -> Tensor:
     """(x* ∧ y*)*: the line through two points, the plane through a point and a line.
 
-    The outer dual is the dual, not its inverse (odd grades change sign); equivariant under SE(3).
+    The last * is the dual, not its inverse (they differ in the sign of odd grades). Equivariant
+    under SE(3).
     """
     return contract(x, y, _JOIN)
 
 
 def equivariant_join(x: Tensor, y: Tensor, reference: Tensor) -> Tensor:
-    """join(x, y) times the e123 part of a reference multivector (..., 16): equivariant under E(3)."""
+    """join(x, y) times the e123 part of a reference multivector (..., 16); E(3)-equivariant."""
     _check(reference, "reference")
     return reference[..., E123, None] * join(x, y)
 
@@ -98,7 +99,7 @@ def inner(x: Tensor, y: Tensor) -> Tensor:
 
 
 def norm(x: Tensor) -> Tensor:
-    """√⟨x, x⟩, (..., 1); its gradient is zero, not NaN, where the norm vanishes."""
+    """√⟨x, x⟩, (..., 1); where the norm vanishes, its gradient is zero rather than NaN."""
     squared = inner(x, x)
     positive = squared > 0
     return torch.where(positive, torch.where(positive, squared, 1).sqrt(), 0)
@@ -141,7 +142,7 @@ def grade_project(x: Tensor) -> Tensor:
 
 
 def inverse(u: Tensor) -> Tensor:
-    """Inverse of a versor, ũ / ⟨u, u⟩; multivectors of zero norm have none and give inf or NaN."""
+    """Inverse of a versor, ũ / ⟨u, u⟩; for multivectors of zero norm the result is inf or NaN."""
     return reverse(u) / inner(u, u)
 
 
@@ -149,13 +150,13 @@ def sandwich(u: Tensor, x: Tensor) -> Tensor:
     """Action of a versor u (even or odd, of any norm) on a multivector x."""
     _check(u, "u")
     _check(x, "x")
-    odd = _weight_of_odd_grades(u) > 0.5
+    odd = _odd_share(u) > 0.5
     x = torch.where(odd, involute(x), x)
     return product(product(u, x), inverse(u))
 
 
-def _weight_of_odd_grades(u: Tensor) -> Tensor:
-    """Share of the odd grades in the squared norm, (..., 1): 0 for even versors, 1 for odd ones."""
+def _odd_share(u: Tensor) -> Tensor:
+    """Share of the odd grades in Σ u_i², (..., 1): 0 for even versors, 1 for odd ones."""
     squares = u.detach() ** 2
     odd = squares[..., grade(1)].sum(-1) + squares[..., grade(3)].sum(-1)
     return (odd / squares.sum(-1)).unsqueeze(-1)
@@ -166,7 +167,10 @@ def _euclidean(x: Tensor) -> Tensor:
 
 
 def contract(x: Tensor, y: Tensor, matrix: Matrix) -> Tensor:
-    """Σ sign x_i y_j e_k over a table's terms (see `left_matrix`), as (left multiplication by x, a 16 x 16 matrix) times y."""
+    """Σ sign x_i y_j e_k over the terms of a table from `left_matrix`.
+
+    Computed as a 16 x 16 matrix, the left multiplication by x, times the vector y.
+    """
     _check(x, "x")
     _check(y, "y")
     index, sign = matrix

@@ -1,8 +1,8 @@
-"""Elements of E(3) as versors of Pin(3,0,1): make, sample, compose, invert, apply, convert; recentring.
+"""Elements of E(3) as versors of Pin(3,0,1): sample, compose, invert, apply, convert; recentring.
 
-A versor is a product of reflections, a multivector (..., 16) of norm one; u and -u are the same motion. Make them
-with embed_translation, embed_rotation, embed_reflection and embed_point_reflection; the motion "first v, then u" is
-their product u v.
+A versor is a product of reflections, a multivector (..., 16) of norm one; u and -u are the same
+motion. embed_translation, embed_rotation, embed_reflection and embed_point_reflection make versors;
+the product u v is the motion "first v, then u".
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ def sample(
 ) -> Tensor:
     """Random versors (*shape, 16).
 
-    Rotations are uniform, shifts normal with standard deviation `distance`, mirrors pass near the origin at
-    that scale. "E(3)" is even or odd with equal probability, and every kind takes either sign of u. A generator
-    draws on its own device: one on the CPU gives the same versors everywhere.
+    Rotations are uniform; shifts are normally distributed with standard deviation `distance`, and
+    so is a point on each mirror plane. Versors of "E(3)" are even or odd with equal probability,
+    and both signs of u are equally likely. Numbers are drawn on the generator's own device: a CPU
+    generator gives the same versors on every device.
     """
     source = device if generator is None else generator.device
 
@@ -113,7 +114,8 @@ def to_matrix(versor: Tensor) -> Tensor:
 def from_matrix(matrix: Tensor) -> Tensor:
     """Versor of a homogeneous matrix (..., 4, 4), or of an orthogonal one (..., 3, 3).
 
-    An improper matrix is the inversion through the origin after a rotation; the sign of the versor is arbitrary.
+    An improper matrix is a rotation followed by the inversion through the origin. The sign of the
+    versor is arbitrary.
     """
     if matrix.shape[-2:] not in ((3, 3), (4, 4)):
         raise ValueError(f"expected a matrix (..., 3, 3) or (..., 4, 4), got {tuple(matrix.shape)}")
@@ -154,9 +156,9 @@ _IS_NULL = tuple(int(i in NULL) for i in range(BLADES))
 
 
 def _shift_table() -> tuple[tuple[tuple[int, ...], tuple[float, ...]], ...]:
-    """For each axis a: which blade, with which sign, a unit shift along a adds to every blade.
+    """For each axis: source index and sign of the term that a unit shift adds to every component.
 
-    A shift by v is x ↦ x - e0 (v ⌋ t), t the part of x without e0.
+    A shift by v is x ↦ x - e0 (v ⌋ t), where t is the part of x without e0.
     """
     table = []
     for axis in range(3):
@@ -175,7 +177,9 @@ _SHIFT_SIGNS = tuple(sign for _, sign in SHIFT)
 
 
 def translate(mv: Tensor, shift: Tensor) -> Tensor:
-    """Move multivectors (..., 16) by a shift (..., 3): twelve terms instead of two products."""
+    """Translate multivectors (..., 16) by a shift (..., 3), with twelve terms instead of two
+    geometric products.
+    """
     moved = mv.index_select(-1, indices(_SHIFT_SOURCES, mv)).unflatten(-1, (3, BLADES))
     by = shift.unsqueeze(-1) * constant(_SHIFT_SIGNS, mv)
     return torch.add(mv, (moved * by).sum(-2))
@@ -189,8 +193,9 @@ def rescale(mv: Tensor, factor: float) -> Tensor:
 def centroid(mv: Tensor, sets: Sets) -> Tensor:
     """Weighted centre of the points of every sample: Σ w t / Σ w² over its items and channels.
 
-    w is e123 and t the point part, so that the centre moves with the sample under all of E(3). A sample whose
-    e123 is zero, or rounding noise beside its other parts, has no centre: the origin is returned for it.
+    w is the e123 component and t the components of the point's position; the centre moves with the
+    sample under all of E(3). If e123 is zero throughout a sample, or below the rounding error of
+    its other components, the result is the origin.
     """
     mv = mv.detach()
     weight = mv[..., E123, None]
@@ -205,10 +210,11 @@ def centroid(mv: Tensor, sets: Sets) -> Tensor:
 
 
 def working_center(mv: Tensor, sets: Sets) -> Tensor:
-    """The centroid of every sample whose coordinates get smaller around it, else the origin.
+    """Each sample's centroid if the coordinates relative to it are smaller, else the origin.
 
-    A little e123 beside planes or lines that are no points puts the centroid far away, where those would have large
-    null parts (the ones with e0). Any shift is exact, so the choice is one of rounding alone.
+    In a sample of mostly planes and lines, a small e123 component can put the centroid far away,
+    where the planes and lines have large components with e0. The network's function is the same for
+    either centre; the choice affects rounding only.
     """
     mv = mv.detach()
     center = centroid(mv, sets)

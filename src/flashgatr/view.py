@@ -1,9 +1,9 @@
-"""Pictures of multivectors: points, planes, lines and directions in one matplotlib scene.
+"""Draw multivectors: points, planes, lines and directions in one matplotlib scene.
 
     point       a dot                              line       a segment through the scene
     plane       a square with its normal           direction  an arrow from the scene's centre
 
-The scene is a cube around the centre of the points, just large enough for a part of every object.
+The scene is a cube around the centre of the points, large enough to show a part of every object.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from mpl_toolkits.mplot3d import Axes3D
 
 COLORS = {"point": "#1f4e79", "plane": "#d98e04", "line": "#2a7f62", "direction": "#b03a5b"}
-"""The kinds of objects, and the colour of each."""
+"""The kinds of objects and their colours."""
 
 # In units of half the scene's side:
 _SQUARE = 0.6  # half the side of a plane's square
 _NORMAL = 0.35  # length of a plane's normal
 _ARROW = 0.75  # length of the longest direction
-_MARGIN = 1.25  # half the side itself, for an outermost object at one
+_MARGIN = 1.25  # half the side, relative to the distance of the farthest object
 
 
 class _Scene(NamedTuple):
@@ -46,13 +46,15 @@ def draw(
 ) -> Axes3D:
     """Draw multivectors (..., 16) and return the 3-D axes.
 
-    kinds: "point", "plane", "line" or "direction" for all, or one of them per multivector, in order. By
-        default the grade with the largest coefficients decides; a trivector without e123 is a direction.
-    ax: axes made with `projection="3d"`, to add to a picture (new ones by default).
-    colors: one matplotlib colour, or a list of one per multivector (default: one per kind).
-    extent: half the side of the cube shown around the scene's centre (default: what it takes).
+    kinds: "point", "plane", "line" or "direction" for all, or a list with one per multivector. By
+        default the grade with the largest coefficients decides; a trivector without e123 is a
+        direction.
+    ax: axes with `projection="3d"` to draw into (default: axes of a new figure).
+    colors: one matplotlib colour, or a list with one per multivector (default: one per kind).
+    extent: half the side of the cube shown around the scene's centre (default: to fit the objects).
 
-    Normals are drawn at one length, directions in proportion to each other. `ax.legend()` names the kinds.
+    All normals have the same length; directions keep their relative lengths. `ax.legend()` names
+    the kinds.
     """
     if mv.shape[-1:] != (BLADES,):
         raise ValueError(f"a multivector must have shape (..., {BLADES}), got {tuple(mv.shape)}")
@@ -86,7 +88,7 @@ def _names(mv: Tensor, kinds: str | Sequence[str] | None) -> list[str]:
     for i, (name, x) in enumerate(zip(names, mv, strict=True)):
         if name not in COLORS:
             raise ValueError(f"unknown kind {name!r}; expected one of {', '.join(COLORS)}")
-        part, lacking, least = _NEEDS[name]
+        part, lacking, least = _REQUIRED[name]
         if not bool(part(x).norm() > least):
             raise ValueError(f"multivector {i} cannot be drawn as a {name}: it has no {lacking}")
     return names
@@ -104,13 +106,13 @@ def _guess(i: int, x: Tensor) -> str:
     return found
 
 
-_NEEDS: dict[str, tuple[Callable[[Tensor], Tensor], str, float]] = {
+_REQUIRED: dict[str, tuple[Callable[[Tensor], Tensor], str, float]] = {
     "point": (lambda x: x[E123], "e123 part (its weight)", EPSILON),
     "plane": (lambda x: extract_plane(x)[0], "e1, e2, e3 part (its normal)", 0.0),
     "line": (lambda x: extract_line(x)[0], "e12, e13, e23 part (its direction)", 0.0),
     "direction": (extract_direction, "e012, e013, e023 part", 0.0),
 }
-"""The part an object cannot be drawn without, its name, and the least size it may have."""
+"""The part of a multivector that each kind requires, its name, and what its size must exceed."""
 
 
 def _scene(groups: dict[str, Tensor], extent: float | None) -> _Scene:
@@ -126,7 +128,7 @@ def _scene(groups: dict[str, Tensor], extent: float | None) -> _Scene:
 
 
 def _plane_near(mv: Tensor, point: Tensor) -> Tensor:
-    """The point of every plane next to the given one."""
+    """The point of every plane that is closest to the given point."""
     normal, position = extract_plane(mv, epsilon=0.0)
     unit = F.normalize(normal, dim=-1)
     height = ((position - point) * unit).sum(-1, keepdim=True)
@@ -134,7 +136,7 @@ def _plane_near(mv: Tensor, point: Tensor) -> Tensor:
 
 
 def _line_near(mv: Tensor, point: Tensor) -> Tensor:
-    """The point of every line next to the given one."""
+    """The point of every line that is closest to the given point."""
     direction, moment = extract_line(mv)
     about_point = moment - torch.linalg.cross(point.expand_as(direction), direction)
     squared = direction.square().sum(-1, keepdim=True)
@@ -201,10 +203,10 @@ _DRAW = {
 def _arrows(
     ax: Axes3D, start: Tensor, arrow: Tensor, colors: list[Any], width: float, label: str | None
 ) -> None:
-    """One quiver per arrow: a quiver has one colour per segment, and an arrow has three."""
+    """One quiver per arrow, because a quiver colours segments and an arrow consists of three."""
     for tail, vector, color in zip(start.tolist(), arrow.tolist(), colors, strict=True):
         ax.quiver(*tail, *vector, color=color, linewidth=width, arrow_length_ratio=0.2, label=label)
-        label = None  # once is enough for a legend
+        label = None  # one entry in the legend
 
 
 def _shades(colors: Any, names: list[str]) -> list[Any]:
@@ -237,17 +239,17 @@ def _axes(ax: Axes3D | None) -> Axes3D:
 
 
 def _limits(ax: Axes3D) -> Tensor:
-    """(3, 2): from where to where each axis runs."""
+    """Lower and upper limit of each axis, (3, 2)."""
     return torch.tensor([ax.get_xlim(), ax.get_ylim(), ax.get_zlim()], dtype=torch.float64)
 
 
 def _show(ax: Axes3D, scene: _Scene, before: Tensor | None) -> None:
-    """Show the scene's cube, together with what the axes showed before."""
+    """Set the limits to the scene's cube, extended by the earlier limits `before`."""
     low, high = scene.center - scene.half, scene.center + scene.half
     if before is not None:
         low, high = torch.minimum(low, before[:, 0]), torch.maximum(high, before[:, 1])
     middle, half = (low + high) / 2, float((high - low).max()) / 2
     for axis, at in zip("xyz", middle.tolist(), strict=True):
         ax.set(**{f"{axis}lim": (at - half, at + half), f"{axis}label": axis})
-    ax.locator_params(nbins=5)  # more labels than that overlap
+    ax.locator_params(nbins=5)  # more labels would overlap
     ax.set_box_aspect((1, 1, 1))

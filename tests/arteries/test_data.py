@@ -258,7 +258,10 @@ def test_processes_make_the_same_files_and_one_that_dies_takes_only_its_sample(
     assert prepare_folder(source, tmp_path, workers=2).made == 12
     assert files(tmp_path) == files(folder)
     monkeypatch.setattr(preparation, "_prepared", _deadly)
-    jobs = [preparation.Job(str(source), f"sample_{k:04d}", "scipy", True, False) for k in range(4)]
+    jobs = [
+        preparation.VesselJob(str(source), f"sample_{k:04d}", "scipy", True, False)
+        for k in range(4)
+    ]
     with preparation._Pool(2) as pool:
         errors = [outcome.error for outcome in pool.run(jobs)]
     died = "cannot prepare sample_0002: its process died"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from flashgatr.experiments.arteries.data.mesh import Mesh
-from flashgatr.experiments.arteries.data.sets import Contents
+from flashgatr.experiments.arteries.data.sets import DataFolder
 
 
 def tube(index, nodes=60, faces=False):
@@ -47,4 +47,4 @@ def walls(folder, split, *, limit=None, division="original"):
 
 def chosen(folder, split, **options):
     """Stands in for `data.choose`."""
-    return Contents({}, None, {}), [mesh.index for mesh in walls(folder, split, **options)]
+    return DataFolder({}, None, {}), [mesh.index for mesh in walls(folder, split, **options)]

@@ -170,7 +170,7 @@ def test_a_checkpoint_of_another_network_is_refused(stopped):
     with (
         mock.patch.object(toy, "Toy", Other),
         pytest.raises(
-            TrainingError, match=r"cannot resume from .*the checkpoint is of another model"
+            TrainingError, match=r"cannot resume from .*the checkpoint belongs to another model"
         ),
     ):
         make(settings(stopped))

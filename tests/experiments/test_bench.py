@@ -27,7 +27,7 @@ from flashgatr.experiments.bench import (
     timing,
     workload,
 )
-from flashgatr.experiments.bench.timing import Found, Report
+from flashgatr.experiments.bench.timing import CaseReport, Found
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -107,7 +107,7 @@ def test_the_table_is_aligned_and_has_units():
 
 
 def test_a_case_that_raises_is_reported_and_the_rest_goes_on(here, capsys):
-    report = Report("toy", keep=True, batch=2)
+    report = CaseReport("toy", keep=True, batch=2)
 
     def broken():
         raise torch.OutOfMemoryError("CUDA out of memory.\nA second line")
@@ -124,7 +124,7 @@ def test_a_case_that_raises_is_reported_and_the_rest_goes_on(here, capsys):
 
 
 def test_what_is_not_meant_for_this_machine_is_not_recorded(here, capsys):
-    report = Report("toy", keep=False)
+    report = CaseReport("toy", keep=False)
     report.run("small", {}, lambda: Found({"time": 1.0}))
     report.show()
     assert "not recorded" in capsys.readouterr().out
@@ -154,7 +154,7 @@ def test_the_faster_mode_of_a_size_counts(here, monkeypatch):
     monkeypatch.setattr(
         scaling, "fixed_size", lambda make, size, graph, **_: Found({"time": times[graph]})
     )
-    report = Report("scaling", keep=False)
+    report = CaseReport("scaling", keep=False)
     for graph, mode in ((False, "eager"), (True, "graph")):
         found = scaling.best(report, "gatr", {"n_items": 16}, tiny, graph)
         assert found.settings == {"mode": mode}

@@ -14,6 +14,7 @@ from flashgatr.experiments import cli, results, runs, table
 from flashgatr.train import ConfigError
 
 SPRINGS = Path(__file__).with_name("springs.py")
+EARLIER = Path(__file__).parents[1] / "earlier"
 RECIPE = '[run.train]\nsteps = 4\n[grid]\nseed = [0, 1]\n"model.options.bias" = [true, false]\n'
 
 
@@ -35,6 +36,12 @@ def run(*arguments, code=0):
     else:
         assert done.exit_code
     return f"{done.output} {error}"
+
+
+def command_line(*arguments):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "flashgatr", *arguments]
+    return subprocess.run(command, capture_output=True, timeout=120, text=True, check=False)
 
 
 def forget():
@@ -77,7 +84,7 @@ def test_it_trains_with_its_defaults_and_stores_its_name_and_hash_but_no_path():
 
 
 def test_a_built_in_run_has_no_such_file(place):
-    earlier = Path(__file__).parents[1] / "earlier" / "nbody_run"
+    earlier = EARLIER / "nbody_run"
     assert not (earlier / "experiment.json").exists()
     assert table.source("nbody") is None
     assert runs.load_config(earlier).experiment == "nbody"
@@ -121,6 +128,73 @@ def test_a_changed_file_is_noticed():
         run("eval", "runs/mine", "-e", "mine.py")
     with pytest.warns(UserWarning, match=r"mine.py has changed"):
         run("train", "--resume", "-f", "runs/mine", "-e", "mine.py")
+
+
+def test_the_warning_of_a_changed_file_appears_once():
+    begin()
+    Path("mine.py").write_text(SPRINGS.read_text() + "\n# changed\n")
+    for command in (["train", "--resume", "-f", "runs/mine"], ["report", "runs"]):
+        done = command_line(*command, "-e", "mine.py")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("has changed since runs/mine was begun") == 1
+
+
+def test_a_start_that_is_refused_leaves_the_run_of_another_experiment_usable():
+    shutil.copytree(EARLIER / "nbody_run", "runs/other")
+    run("data", "mine.py")
+    Path("run.toml").write_text("seed = 0\n")
+    given = ["--config", "run.toml", "--folder", "runs/other"]
+    told = run("train", "mine.py", "--resume", *given, code=2)
+    assert "experiment was 'nbody', is 'springs'" in told
+    forget()
+    assert runs.load_config(Path("runs/other")).experiment == "nbody"
+
+
+def test_a_folder_without_a_trained_run_may_get_another_experiment():
+    assert "No such file" in run("train", "mine.py", "--folder", "runs/mine", code=1)  # no data
+    assert Path("runs/mine/experiment.json").is_file()
+    forget()
+    small = ["train.steps=1", "train.batch_size=4", "model.name=mlp", "device=cpu"]
+    changes = [f"--set={x}" for x in (*small, f"data.folder={EARLIER / 'nbody_data'}")]
+    run("train", "nbody", "--folder", "runs/mine", *changes)
+    assert runs.load_config(Path("runs/mine")).experiment == "nbody"
+    assert not Path("runs/mine/experiment.json").exists()
+
+
+def test_a_run_is_not_resumed_as_one_of_another_experiment():
+    begin()
+    told = run("train", "nbody", "--resume", "--folder", "runs/mine", code=2)
+    assert "runs/mine is a run of 'springs', not of 'nbody'" in told
+
+
+def test_an_error_of_the_file_names_its_line():
+    run("data", "mine.py")
+    text = SPRINGS.read_text()
+    Path("mine.py").write_text(text.replace("[0].item()}\n", '[0].item() + "x"}\n', 1))
+    number = 1 + Path("mine.py").read_text().split('+ "x"')[0].count("\n")
+    done = command_line("train", "mine.py")
+    assert done.returncode == 2
+    assert f"mine.py, line {number})" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_validation_without_score_is_explained():
+    run("data", "mine.py")
+    Path("mine.py").write_text(SPRINGS.read_text().replace('"score"', '"loss"'))
+    told = run("train", "mine.py", code=2)
+    assert "validate must return a dictionary with a number 'score' (lower is better)" in told
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_a_model_may_have_counters(ema):
+    text = SPRINGS.read_text()
+    counting = "return nn.Sequential(nn.Linear(3, 3, bias=bias), nn.BatchNorm1d(3))"
+    Path("mine.py").write_text(text.replace("return nn.Linear(3, 3, bias=bias)", counting))
+    begin("runs/mine", "--set", f"train.ema={ema}")
+    before = runs.read_results(Path("runs/mine"))["results"]
+    forget()
+    run("eval", "runs/mine", "--experiment", "mine.py", "--out", "again.json")
+    assert json.loads(Path("again.json").read_text())["results"] == before
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -284,7 +284,7 @@ def test_without_data_the_rest_is_reported_and_old_pictures_go(tmp_path):
         "report.html",
         "report.json",
     ]
-    for part in ("not at hand", "curves.png was not drawn", "trajectories.png was not drawn"):
+    for part in ("not available", "curves.png was not drawn", "trajectories.png was not drawn"):
         assert any(part in note for note in found["notes"]), part
         assert part in page
 

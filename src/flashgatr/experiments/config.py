@@ -1,6 +1,6 @@
-"""The earlier place of the settings, now `flashgatr.train.settings`; old imports keep working.
+"""The earlier location of `flashgatr.train.settings`; old imports keep working.
 
-Here, as before, settings that name no experiment are of the first one in the table.
+Here, as before, settings without an experiment belong to the first one in the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands print: tables on standard output, sentences on standard error."""
+"""Output of the commands: tables on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .experiment import Experiment
 
 
 def say(text: str) -> None:
-    """A sentence for the person at the terminal."""
+    """Print a message on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -24,14 +24,14 @@ def show_table(title: str, columns: list[str], lines: list[list[str]]) -> None:
         table.add_column(column, justify="left" if number == 0 else "right")
     for line in lines:
         table.add_row(*line)
-    width = None if sys.stdout.isatty() else 110  # a pipe has no width to fold the table to
+    width = None if sys.stdout.isatty() else 110  # a pipe has no width of its own
     Console(width=width).print(table)
 
 
 def show_results(
     experiment: Experiment, results: Mapping[str, Any], title: str, of: str = "set"
 ) -> None:
-    """Print metrics, a line per evaluation set of one run, or per model on one set."""
+    """Print metrics, one line per evaluation set of a run, or per model on one set."""
     for name, found in results.items():
         if not isinstance(found, Mapping):
             raise TypeError(

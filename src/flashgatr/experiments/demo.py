@@ -1,7 +1,7 @@
 """The demonstration behind `make demo`: from data to a report, in minutes on a CPU.
 
-A small GATr and a Transformer of about the same cost learn where bodies will be, from the same
-thousand systems.
+A small GATr and a Transformer of about the same cost learn to predict positions of bodies from the
+same thousand systems.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "gatr": dict(hidden_mv_channels=8, hidden_s_channels=16, num_blocks=2, num_heads=4),
     "transformer": dict(hidden_channels=256, num_blocks=4, num_heads=8),
 }
-"""Options of the two models; a training step of either takes about as long as one of the other."""
+"""Options of the two models, whose training steps take about the same time."""
 
 
 def settings(name: str, folder: Path, steps: int = STEPS) -> RunConfig:
@@ -46,7 +46,9 @@ def settings(name: str, folder: Path, steps: int = STEPS) -> RunConfig:
 
 
 def run(folder: Path, steps: int = STEPS) -> dict[str, dict[str, dict[str, float]]]:
-    """Data, two trainings (continued if they were stopped) and the straight-line guess, by set."""
+    """Generate data, train both models (or resume), and evaluate the straight-line guess: results
+    by model and set.
+    """
     from ..train import fingerprint
     from . import runs
     from .nbody import data

@@ -1,4 +1,4 @@
-"""`flashgatr doctor`: what is installed, what is used, and whether the network is exact here."""
+"""`flashgatr doctor`: installed packages, kernels in use, and the equivariance error here."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ PACKAGES = (
     "torch-geometric", "triton",
 )  # fmt: skip
 LIMITS = {torch.float64: 1e-12, torch.float32: 2e-5}
-"""Equivariance errors that a healthy installation stays below."""
+"""Largest equivariance errors of a working installation."""
 
 
 def examine() -> tuple[list[tuple[str, str]], bool]:
-    """Rows (what, finding), and whether all is well."""
+    """Rows (item, finding), and whether the errors are within their limits."""
     rows = [
         ("flashgatr", __version__),
         ("python", platform.python_version()),
@@ -50,7 +50,7 @@ def examine() -> tuple[list[tuple[str, str]], bool]:
 
 
 def _paths() -> list[tuple[str, str]]:
-    """What runs a network on each device there is, and its attention."""
+    """Which kernels and which attention each available device uses."""
     found = []
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device in devices:

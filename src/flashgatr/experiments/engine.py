@@ -1,4 +1,4 @@
-"""The engine's earlier place. It is `flashgatr.train` now; the old import paths keep working."""
+"""The earlier location of `flashgatr.train`; old imports keep working."""
 
 from __future__ import annotations
 
@@ -23,4 +23,5 @@ _MOVED = {
     "trainer": "trainer",
 }
 for _old, _new in _MOVED.items():  # `from flashgatr.experiments.engine.trainer import …`
-    sys.modules[f"{__name__}.{_old}"] = importlib.import_module(f"flashgatr.train.{_new}")
+    _module = importlib.import_module(f"flashgatr.train.{_new}")
+    globals()[_old] = sys.modules[f"{__name__}.{_old}"] = _module

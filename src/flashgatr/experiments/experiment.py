@@ -1,12 +1,11 @@
-"""An experiment is one value: all that commands, training, sweeps and reports know about it.
+"""An experiment is one value, from which commands, training, sweeps and reports take all facts.
 
     EXPERIMENT = Experiment(
         "springs", task="springs.task:Springs", metrics={"mse": Metric("mse", "length²", ".2e")}
     )
 
-`flashgatr --help` declares every experiment, so a declaration imports neither torch nor numpy.
-Fields that need them are given as text, "package.module:name", and imported when they are first
-used.
+`flashgatr --help` imports every declaration, so a declaration imports neither torch nor numpy.
+Objects that need them are given as text, "package.module:name", and imported on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Build = Callable[..., "nn.Module"]
-"""Makes a model from its options."""
+"""Builds a model from its options."""
 Results = Mapping[str, Any]
 """Metrics of a run on one evaluation set."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -57,23 +56,23 @@ class Experiment:
     summary: str = ""
     """One line for `flashgatr data --help`."""
     models: Any = field(default_factory=dict)
-    """Lazy. A mapping from names to functions that make a model from `model.options`."""
+    """Lazy. A mapping from names to functions that build a model from `model.options`."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that differ from the sections' own defaults, as nested tables."""
+    """Default settings that replace those of the sections, as nested tables."""
     count: str = "samples"
-    """The key of the results that tells how many samples a set has."""
+    """Name of the samples, and the key of the results that gives their number in a set."""
     place: str = "set"
-    """What a recorded result calls the set that it was measured on."""
+    """The key under which a recorded result names its evaluation set."""
     about: Callable[[Any, Results], dict[str, Any]] = _nothing
-    """What a recorded result says about its run: from the run's settings and one set's results."""
+    """Facts about the run for recorded results: from the run's settings and one set's results."""
     told: tuple[str, ...] = ()
-    """Dotted settings that `about` covers, which a recorded result does not repeat."""
+    """Dotted settings that `about` covers; recorded results do not repeat them."""
     data: Any = None
     """Lazy. The function behind `flashgatr data NAME`; its annotated arguments are the options."""
     predict: Any = None
-    """Lazy. The function behind `flashgatr predict NAME`, likewise."""
+    """Lazy. The function behind `flashgatr predict NAME`; its arguments are the options."""
     report: Any = None
-    """Lazy. The experiment's own part of a report. Without one, a report has tables and curves."""
+    """Lazy. A `report.protocol.Report`. Without one, a report has tables and learning curves."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -85,7 +84,7 @@ class Experiment:
                 raise TypeError(f"the metric {key!r} of {self.name} must be a Metric: {metric!r}")
 
     def get(self, name: str) -> Any:
-        """The value of a field; one that is given as text is imported."""
+        """The value of a field; a value that is given as text is imported."""
         value = getattr(self, name)
         if not isinstance(value, str) or ":" not in value:
             return value

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..io.files import sha256
-
 
 def hash_of(arrays: Iterable[npt.NDArray[Any]]) -> str:
     """SHA-256 of arrays, with their shapes and types, in order."""
-    return sha256(
-        *(
-            chunk
-            for x in arrays
-            for chunk in (f"{x.dtype.str}{x.shape}".encode(), np.ascontiguousarray(x).data)
-        )
-    )
+    digest = hashlib.sha256()
+    for x in arrays:  # one at a time: together they may not fit into memory twice
+        digest.update(f"{x.dtype.str}{x.shape}".encode())
+        digest.update(np.ascontiguousarray(x).data)
+    return digest.hexdigest()

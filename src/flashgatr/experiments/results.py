@@ -25,7 +25,7 @@ def record(
     *,
     folder: Path = FOLDER,
 ) -> dict[str, Any]:
-    """Append one measurement, with where and when it was made, and return it."""
+    """Append one measurement, with machine, version and date, and return it."""
     line = {
         "benchmark": benchmark,
         "model": model,
@@ -54,11 +54,11 @@ def machine() -> str:
 def _commit() -> str:
     """The commit of the source tree, marked if the tree has changes; "unknown" outside a checkout.
 
-    A copy of the tree without its history can be told by the environment variable FLASHGATR_COMMIT.
+    The environment variable FLASHGATR_COMMIT overrides it, for copies of the tree without history.
     """
-    told = os.environ.get("FLASHGATR_COMMIT")
-    if told:
-        return told
+    given = os.environ.get("FLASHGATR_COMMIT")
+    if given:
+        return given
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],

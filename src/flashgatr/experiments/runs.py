@@ -40,23 +40,23 @@ def task_of(experiment: str) -> Any:
 
 
 def defaults(experiment: str) -> RunConfig:
-    """The settings of an experiment where none are given."""
+    """The default settings of an experiment."""
     return configuration.from_dict({}, table.find(experiment).settings())
 
 
 def make_settings(values: Mapping[str, Any]) -> RunConfig:
-    """Settings from nested tables; what they lack has the default of their experiment."""
+    """Settings from nested tables; missing ones have the defaults of their experiment."""
     name = values.get("experiment") if isinstance(values, Mapping) else None
     return configuration.from_dict(values, table.defaults(name))
 
 
 def load_settings(path: Path, experiment: str | None = None) -> RunConfig:
-    """Settings from a TOML file, likewise; `experiment`, if given, replaces the file's."""
+    """Settings from a TOML file, with the same defaults; `experiment` replaces the file's own."""
     return configuration.load(path, experiment, defaults=table.defaults)
 
 
 def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
-    """Train a model as configured; with `resume`, continue what the folder holds."""
+    """Train a model as configured; with `resume`, continue the run in the folder."""
     folder = Path(config.folder)
     table.find(config.experiment)  # an unknown one is an error before anything is written
     if not resume and any((folder / name).exists() for name in ("checkpoints", "model", RESULTS)):
@@ -68,15 +68,13 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     try:
         with _alone(folder, world):
             if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
-                configuration.save(config, folder / CONFIG)
-            if world.is_main:
-                _store_source(folder, config.experiment)
+                _save_config(config)
             task = make_task(config, world)
             if config.model.start and not checkpoints.exists(folder / "checkpoints"):
                 _start(task.model, config)
             trainer = Trainer(task, config, world)
             if world.is_main:  # only now, because the folder may have held another run
-                configuration.save(config, folder / CONFIG)
+                _save_config(config)
             summary = trainer.run()
             weights = trainer.weights()
             if world.is_main:  # the results come last: where they are, the run is complete
@@ -115,7 +113,7 @@ def _start(model: nn.Module, config: RunConfig) -> None:
 
 @contextmanager
 def _alone(folder: Path, world: World) -> Iterator[None]:
-    """Keep a second run out of the folder; the lock goes when its process does, however it ends."""
+    """Lock the folder against a second run. The lock is released when the process ends."""
     if not world.is_main:
         yield
         return
@@ -168,38 +166,43 @@ def require_run(folder: Path) -> Path:
 def load_config(folder: Path) -> RunConfig:
     """The configuration of a run, wherever its folder is now."""
     config = replace(load_settings(folder / CONFIG), folder=str(folder))
-    stored = _stored_source(folder)
-    if stored is not None and table.source(config.experiment) is None:
+    if _stored_source(config) is not None and table.source(config.experiment) is None:
         raise ConfigError(
             f"{folder} is a run of {config.experiment!r}, an experiment of your own; name the file "
             "that defines it: --experiment path/to/file.py"
         )
-    _compare_source(folder, config.experiment)
+    _compare_source(config)
     return config
 
 
-def _store_source(folder: Path, experiment: str) -> None:
-    """Note which user's file defines the experiment, once: a resumed run keeps the first note."""
-    source = table.source(experiment)
+def _save_config(config: RunConfig) -> None:
+    """Store the settings of a run, and which user's file defines its experiment.
+
+    A resumed run keeps the hash of the file that it was begun with.
+    """
+    folder, source = Path(config.folder), table.source(config.experiment)
+    configuration.save(config, folder / CONFIG)
     if source is None:
-        return
-    if _stored_source(folder) is None:
-        stored = {"name": experiment, "sha256": source.sha256}
+        (folder / SOURCE).unlink(missing_ok=True)  # of another run that was never trained
+    elif _stored_source(config) is None:
+        stored = {"name": config.experiment, "sha256": source.sha256}
         configuration.write_atomically(folder / SOURCE, json.dumps(stored, indent=1) + "\n")
     else:
-        _compare_source(folder, experiment)
+        _compare_source(config)
 
 
-def _stored_source(folder: Path) -> dict[str, Any] | None:
-    return _read_table(folder / SOURCE)
+def _stored_source(config: RunConfig) -> dict[str, Any] | None:
+    """Name and hash of the user's experiment that the run's folder stores, if it is this run's."""
+    stored = _read_table(Path(config.folder) / SOURCE)
+    return stored if stored is not None and stored.get("name") == config.experiment else None
 
 
-def _compare_source(folder: Path, experiment: str) -> None:
-    """Warn if the user's file is not the one that the run was begun with."""
-    stored, source = _stored_source(folder), table.source(experiment)
+def _compare_source(config: RunConfig) -> None:
+    """Warn if the user's file has changed since the run was begun."""
+    stored, source = _stored_source(config), table.source(config.experiment)
     if stored is not None and source is not None and stored.get("sha256") != source.sha256:
         warnings.warn(
-            f"{source.path} has changed since {folder} was begun (SHA-256 "
+            f"{source.path} has changed since {config.folder} was begun (SHA-256 "
             f"{str(stored.get('sha256'))[:12]}…, now {source.sha256[:12]}…): "
             "task and model may differ",
             stacklevel=3,
@@ -207,7 +210,7 @@ def _compare_source(folder: Path, experiment: str) -> None:
 
 
 def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
-    """Evaluate a trained run again, on the data of its settings; `keep`: store the results."""
+    """Evaluate a trained run on the data of its settings; with `keep`, store the results."""
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:
@@ -229,12 +232,12 @@ def _save_results(folder: Path, summary: dict[str, Any]) -> None:
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """What a finished run found, or None."""
+    """The results of a finished run, or None."""
     return _read_table(folder / RESULTS)
 
 
 def _read_table(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None if there is none that can be read."""
+    """The object in a JSON file; None if it is missing or cannot be read."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError):

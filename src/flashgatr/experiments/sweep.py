@@ -1,14 +1,14 @@
-"""Recipes: many runs from one file, in one command that can be stopped and started again.
+"""Recipes: many runs from one file, with one command that can be stopped and started again.
 
     [run]                          # a run configuration; every key of config.toml
     experiment = "springs"
     [grid]                         # one run per combination
     "model.name" = ["gatr", "mlp"]
     seed = [0, 1, 2]
-    [when."model.name=mlp"]        # settings of those of them only
+    [when."model.name=mlp"]        # settings of some of the runs
     "train.lr" = 1e-3
 
-Each run has its own folder, named after its values; finished ones are kept, started ones continued.
+Each run has its own folder, named after its values. Finished runs are kept; unfinished ones resume.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Planned:
     values: dict[str, Any]
     config: RunConfig
     changes: dict[str, Any] = field(default_factory=dict)
-    """What --set made of the recipe, by dotted key, as far as it determines the run."""
+    """The settings that determine the run and that --set changed, by dotted key."""
 
     @property
     def is_finished(self) -> bool:
@@ -53,7 +53,7 @@ class Planned:
 def plan(
     recipe: Path, folder: Path, changes: list[str] | None = None, experiment: str | None = None
 ) -> list[Planned]:
-    """The runs of a recipe, below `folder`. `experiment` is the one of a recipe that names none."""
+    """The runs of a recipe, in `folder`. `experiment` is for recipes that do not name one."""
     if not recipe.is_file():
         raise ConfigError(f"there is no recipe {recipe}; the project's own are in recipes/")
     try:
@@ -86,7 +86,7 @@ def _base(recipe: Path, values: Any, experiment: str | None) -> RunConfig:
 
 
 Case = tuple[str, Any, list[str]]
-"""Where a key of the grid has this value, these assignments hold."""
+"""A key of the grid, a value, and the assignments for runs in which the key has this value."""
 
 
 def _cases(given: dict[str, Any], grid: dict[str, Any]) -> list[Case]:
@@ -144,7 +144,7 @@ def _runs(
 
 
 def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -> None:
-    """Train what is not finished yet, `jobs` runs at a time (if several, a process for each)."""
+    """Train the unfinished runs, `jobs` at a time (if several, in processes of their own)."""
     open_runs = [run for run in runs if not run.is_finished]
     say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are finished")
     if jobs == 1:
@@ -153,13 +153,13 @@ def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -
             train(run.config, resume=True)
         return
     with ThreadPoolExecutor(jobs) as pool, _children_stop_with_us() as children:
-        codes = list(pool.map(lambda run: _apart(run, children), open_runs))
+        codes = list(pool.map(lambda run: _train_in_process(run, children), open_runs))
     failed = [run.name for run, code in zip(open_runs, codes, strict=True) if code]
     if failed:
         raise TrainingError(f"these runs failed, see log.txt in their folders: {', '.join(failed)}")
 
 
-def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
+def _train_in_process(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
     """Train one run in its own process; its output goes to log.txt in its folder."""
     folder = Path(run.config.folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def _apart(run: Planned, children: set[subprocess.Popen[bytes]]) -> int:
 
 @contextmanager
 def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
-    """When this process ends in an orderly way, its runs end, too, after a checkpoint each."""
+    """On exit or SIGTERM, stop the processes that are still training, each after a checkpoint."""
     children: set[subprocess.Popen[bytes]] = set()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -196,7 +196,7 @@ def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
 
 
 _TOLD = ("seed", "model.name", "data.train_samples", "train.steps")
-"""Recorded under names of their own."""
+"""Settings that are recorded under names of their own."""
 
 
 def record_results(runs: list[Planned], recipe: str) -> int:

@@ -1,7 +1,7 @@
-"""The table of experiments: those that come with the package, and those of files that a user names.
+"""The table of experiments: those of the package, and those that a user's files define.
 
-A user's file is run, as `python FILE` would run it. Only a command line or a program can name one;
-a run folder stores the experiment's name and the file's hash, and no path that could be executed.
+A user's file is executed, as by `python FILE`. Only a command line or a program can name one; a run
+folder stores the experiment's name and the file's hash, and no path that could be executed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ BUILT_IN = {
     "nbody": "flashgatr.experiments.nbody",
     "arteries": "flashgatr.experiments.arteries",
 }
-"""The modules that define `EXPERIMENT`. Settings that name no experiment are of the first one."""
+"""The modules that define `EXPERIMENT`. Settings without an experiment belong to the first one."""
+
+
+MODULE_PREFIX = "flashgatr_experiment_"
+"""A user's file is a module of this name, followed by the name of the file."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ _files: dict[str, Source] = {}
 
 
 def names() -> tuple[str, ...]:
-    """All experiments that `find` knows now."""
+    """The names of all experiments: built-in ones, and those of the files loaded so far."""
     return (*BUILT_IN, *_files)
 
 
@@ -59,18 +63,18 @@ def find(name: str) -> Experiment:
 
 
 def source(name: str) -> Source | None:
-    """The user's file that defines an experiment; None for one that comes with the package."""
+    """The user's file that defines an experiment; None for a built-in one."""
     return _files.get(name)
 
 
 def load_file(path: Path) -> Experiment:
-    """Run a user's file and add the experiment that it defines to the table."""
+    """Execute a user's file and add the experiment that it defines to the table."""
     path = Path(path).absolute()
     try:
         content = path.read_bytes()
     except OSError as error:
         raise _error(f"cannot read the experiment {path}: {error.strerror or error}") from error
-    module = f"flashgatr_experiment_{path.stem}"
+    module = f"{MODULE_PREFIX}{path.stem}"
     spec = importlib.util.spec_from_file_location(module, path)
     if spec is None or spec.loader is None:
         raise _error(f"{path} is not a Python file; expected one that defines EXPERIMENT")
@@ -78,7 +82,7 @@ def load_file(path: Path) -> Experiment:
     sys.modules[module] = loaded
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # as for a script: it may import files beside it
-    exec(compile(content, str(path), "exec"), loaded.__dict__)  # what was hashed is what runs
+    exec(compile(content, str(path), "exec"), loaded.__dict__)  # exactly the bytes that are hashed
     experiment = _defined_by(loaded, str(path))
     if experiment.name in BUILT_IN:
         raise _error(
@@ -95,7 +99,7 @@ def resolve(text: str) -> Experiment:
 
 
 def defaults(name: object) -> Mapping[str, Any]:
-    """Default settings of an experiment, as `flashgatr.train.settings.load` wants them."""
+    """Default settings of an experiment, for the argument `defaults` of `train.settings.load`."""
     if name is None:
         return find(next(iter(BUILT_IN))).settings()
     return find(name).settings() if isinstance(name, str) and name in names() else {}

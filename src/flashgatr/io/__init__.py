@@ -1,4 +1,4 @@
-"""Files: saved networks, the authors' weights converted, and the atomic, hashed files that all of it uses."""
+"""Files: saved networks, weights converted from the authors' code, and atomic, hashed files."""
 
 from .networks import CONFIG as CONFIG
 from .networks import WEIGHTS as WEIGHTS

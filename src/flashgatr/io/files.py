@@ -1,12 +1,13 @@
-"""Files that are complete or absent, with checked content: atomic writing, SHA-256, safetensors.
+"""Atomic and checked files: a file is complete or absent; SHA-256; safetensors.
 
-    write, replacing   write aside, flush to disk, rename: readers find the old file or the new one
-    to_safetensors     named tensors as bytes, and back with `from_safetensors`
-    pack_arrays        named arrays with a header, and back with `unpack_arrays`
+    write, replacing   write a temporary file, flush it to disk, rename it: readers find the old
+                       file or the new one
+    to_safetensors     named tensors to bytes; `from_safetensors` is the inverse
+    pack_arrays        named arrays with a header to bytes; `unpack_arrays` is the inverse
 
 The header of packed arrays is JSON in one entry of the safetensors metadata. It says how the arrays
-were made and holds a SHA-256 over itself and the arrays. Nothing that is read can run code; damaged
-content is a FileError.
+were made and contains a SHA-256 of itself and the arrays. Reading a file never runs code; damaged
+content raises a FileError.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 Header: TypeAlias = dict[str, Any]
 
 LARGEST = 16 << 30
-"""Bytes of the largest file that is read."""
+"""Largest size in bytes of a file that is read."""
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -47,14 +48,14 @@ class FileError(ValueError):
 
 
 def write(path: Path, content: bytes) -> None:
-    """Replace a file in one go: after a crash it is there completely, or as it was before."""
+    """Replace a file atomically: after a crash, either the new content or the old is there."""
     with replacing(path) as aside, aside.open("wb") as file:
         file.write(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Within: write the file at the path that is given; at the end it is flushed to disk and
+    """A context that gives a temporary path to write to; on exit, the file is flushed to disk and
     renamed to `path`.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -96,10 +97,10 @@ def read(path: Path, limit: int = LARGEST) -> bytes:
 
 def sha256(*chunks: bytes | memoryview) -> str:
     """SHA-256 of the chunks, one after another, in hexadecimal."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for chunk in chunks:
-        found.update(chunk)
-    return found.hexdigest()
+        digest.update(chunk)
+    return digest.hexdigest()
 
 
 # ---- tensors ----
@@ -150,21 +151,23 @@ def from_safetensors(content: bytes) -> dict[str, Tensor]:
 
 
 class StoredArray(NamedTuple):
-    """An array as the file holds it."""
+    """An array as it is stored in a file."""
 
-    dtype: str  # in the words of safetensors, such as F32
+    dtype: str  # as safetensors names it, such as F32
     shape: list[int]
     data: bytes
 
 
 def pack_arrays(key: str, header: Header, arrays: Mapping[str, Any]) -> tuple[bytes, str]:
-    """The bytes of a file with numpy arrays and a header, which gets a `sha256`; and that hash."""
+    """The bytes of a file with numpy arrays and a header, to which a `sha256` is added; and that
+    hash.
+    """
     from safetensors.numpy import save
 
     stored = {name: StoredArray("", list(x.shape), x.tobytes()) for name, x in arrays.items()}
     digest = header_digest(header, stored)
     text = json.dumps({**header, "sha256": digest}, sort_keys=True)
-    # A single entry, because the library writes several in no fixed order.
+    # A single entry, because the library does not write several in a fixed order.
     return save(dict(arrays), {key: text}), digest
 
 
@@ -187,10 +190,9 @@ def unpack_arrays(
 def parse_header(
     metadata: Mapping[str, str] | None, key: str, version: int, kinds: Mapping[str, type]
 ) -> Header:
-    """Our header among the metadata of a file, {} if there is none.
+    """The header in the metadata of a file under `key`; {} if there is none.
 
-    Its `format` must be `version`, and the values named in `kinds` must be there and have that
-    type.
+    Its `format` must be `version`, and it must have the values named in `kinds`, of those types.
     """
     if not metadata or key not in metadata:
         return {}

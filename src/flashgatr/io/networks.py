@@ -2,8 +2,8 @@
 
     {"format": 1, "model": "GATr", "flashgatr": version, "config": {...}, "sha256": of the weights}
 
-Both files are written atomically, the configuration last: a folder holds the old network, the new
-one, or is refused. Nothing that is read can run code.
+Both files are written atomically, the configuration last: a folder holds the old network or the new
+one, or loading it fails. Reading these files never runs code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WEIGHTS = "model.safetensors"
 
 
 class LoadError(ValueError):
-    """A saved network cannot be read: missing, damaged, or not one of ours."""
+    """A saved network cannot be read: it is missing, damaged or not a flashgatr network."""
 
 
 def save(
@@ -69,8 +69,8 @@ def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict
 
 
 def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
-    """Copy tensors into a network, whose parameters take their dtypes; names and shapes must
-    match one to one.
+    """Copy tensors into a network, whose parameters adopt their dtypes; names and shapes must
+    match exactly.
     """
     own = net.state_dict()
     missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
@@ -85,8 +85,10 @@ def fill(net: Net, state: Mapping[str, Tensor]) -> Net:
                 f"tensor {name} has shape {tuple(tensor.shape)}, the network needs "
                 f"{tuple(own[name].shape)}"
             )
-        if not tensor.is_floating_point():
-            raise LoadError(f"tensor {name} has dtype {tensor.dtype}, expected floating point")
+        needed = own[name].dtype
+        if not (tensor.is_floating_point() if needed.is_floating_point else tensor.dtype == needed):
+            expected = "floating point" if needed.is_floating_point else needed
+            raise LoadError(f"tensor {name} has dtype {tensor.dtype}, expected {expected}")
     copies = {k: x.detach().to(own[k].device, copy=True).contiguous() for k, x in state.items()}
     net.load_state_dict(copies, assign=True)
     return net

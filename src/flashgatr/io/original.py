@@ -1,8 +1,10 @@
-"""Weights of the authors' code (package `gatr`), turned into ours.
+"""Convert weights of the authors' code (package `gatr`).
 
-Their q, k, v channels are numbered hidden · heads + head, ours head · hidden + hidden; their multi-head projection packs
-(q, k, v) outermost, as ours does. Their re-inserted channels are further inputs of the same matrix, ours have their own.
-Everything else is a renaming. Their files are pickles and are read with torch's weights-only unpickler, here and nowhere else.
+For H heads of D channels, the authors' code numbers the channels of q, k and v as channel · H +
+head, ours as head · D + channel. Both pack (q, k, v) outermost in the multi-head projection. Their
+re-inserted channels are further inputs of the same matrix; ours have a matrix of their own.
+Everything else is a renaming. The authors' files are pickles and are read with torch's weights-only
+unpickler, in this module and nowhere else.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ State = dict[str, Tensor]
 
 
 class _Given(State):
-    """The state dict to convert, which remembers what was read."""
+    """The state dict to convert; it records which tensors were read."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__(tensors)
@@ -35,14 +37,14 @@ class _Given(State):
         return super().__getitem__(key)
 
     def take(self, key: str) -> Tensor | None:
-        return self[key] if key in self else None  # noqa: SIM401  `get` would not remember
+        return self[key] if key in self else None  # noqa: SIM401  `get` would not record it
 
 
 _FREE = {
-    "activation", "checkpoint", "distance_epsilon", "dropout", "length_scale", "norm_epsilon", "recenter",
-    "reinsert_mv_channels", "reinsert_s_channels", "rotary_base",
+    "activation", "checkpoint", "distance_epsilon", "dropout", "length_scale", "norm_epsilon",
+    "recenter", "reinsert_mv_channels", "reinsert_s_channels", "rotary_base",
 }  # fmt: skip
-"""Options the tensors do not tell."""
+"""Options that the tensors do not determine."""
 
 
 def convert(
@@ -51,11 +53,11 @@ def convert(
     axial: bool,
     options: Mapping[str, Any],
 ) -> tuple[GATrConfig, State]:
-    """Configuration and state dict of the network that computes what the authors' did."""
+    """Configuration and state dict of the network that computes the same function."""
     for name in options:
         if name not in _FREE:
             known = name in {field.name for field in fields(GATrConfig)}
-            reason = "is read off the tensors" if known else "is unknown"
+            reason = "is inferred from the tensors" if known else "is unknown"
             raise TypeError(
                 f"option {name!r} {reason}; from_original takes {', '.join(sorted(_FREE))}"
             )
@@ -73,8 +75,8 @@ def convert(
     unused = sorted(k for k in state.keys() - state.read if not k.endswith(".inv_freq"))
     if unused:
         raise LoadError(
-            f"{len(unused)} tensors have no place in the network, among them {', '.join(unused[:4])}; "
-            "remove them if the network does not need them"
+            f"{len(unused)} tensors have no place in the network, among them "
+            f"{', '.join(unused[:4])}; remove them if the network does not need them"
         )
     return converted
 
@@ -104,19 +106,19 @@ def _load_file(name: str) -> Any:
 
 
 def _strip_prefix(state: Mapping[str, Tensor]) -> _Given:
-    """Drop what wrappers put before the network's own names (`net.`, `module.`)."""
+    """Remove a prefix that wrappers put before the network's own names (`net.`, `module.`)."""
     ends = [key for key in state if key.endswith("linear_in.weight")]
     if len(ends) != 1:
         raise LoadError(
-            "this is not a state dict of the authors' GATr: expected one tensor '…linear_in.weight', "
-            f"found {len(ends)}"
+            "this is not a state dict of the authors' GATr: expected one tensor "
+            f"'…linear_in.weight', found {len(ends)}"
         )
     prefix = ends[0].removesuffix("linear_in.weight")
     return _Given({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
 
 
 def _check_axes(state: State) -> None:
-    """Every tensor has as many axes as one of that name has in the authors' code."""
+    """Check that every tensor has as many axes as in the authors' code."""
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise LoadError(f"{name!r} is a {type(tensor).__name__}, expected a tensor")
@@ -188,7 +190,7 @@ def _axial_rotary(blocks: list[bool]) -> tuple[bool, bool]:
 
 
 def _width(state: _Given, mv: int, s: int, heads: int, rotary: list[bool]) -> int:
-    """The first width factor that gives the heads of every block."""
+    """The smallest width factor that gives the head widths of every block."""
     names = [f"blocks.{i}.attention." for i in range(len(rotary))]
     found = [
         (
@@ -262,13 +264,13 @@ def _attention(out: State, state: _Given, name: str, config: GATrConfig) -> None
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:
-    """Output rows hidden · heads + head to head · hidden + hidden."""
-    hidden = x.shape[0] // heads
-    return x.reshape(hidden, heads, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
+    """Reorder output rows from channel · heads + head to head · channels + channel."""
+    channels = x.shape[0] // heads
+    return x.reshape(channels, heads, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
 
 
 def _split_inputs(linear: State, config: GATrConfig) -> tuple[State, State]:
-    """Columns of the hidden state, and those of the re-inserted channels (without bias)."""
+    """The columns for the hidden state, and those for the re-inserted channels (without bias)."""
     sizes = {
         "weight": config.hidden_mv_channels,
         "mv2s": config.hidden_mv_channels,
@@ -281,7 +283,7 @@ def _split_inputs(linear: State, config: GATrConfig) -> tuple[State, State]:
 
 
 def _linear(state: _Given, name: str) -> State:
-    """One of their EquiLinears, by our names; a missing bias is zero."""
+    """An EquiLinear of the authors' code, with our names; a missing bias is zero."""
     weight = state[name + ".weight"]
     renamed = {
         "weight": weight,
@@ -297,5 +299,5 @@ def _linear(state: _Given, name: str) -> State:
 
 def _put(out: State, name: str, linear: State) -> None:
     for key, x in linear.items():
-        if x.numel() or key == "weight":  # our layers have a weight even without channels
+        if x.numel() or key == "weight":  # EquiLinear has a weight even without channels
             out[f"{name}.{key}"] = x.contiguous()

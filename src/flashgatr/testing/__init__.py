@@ -1,4 +1,4 @@
-"""Checks of symmetries for any network, and hypothesis strategies for tests of your own."""
+"""Symmetry checks for any network, and hypothesis strategies for your own tests."""
 
 from .checks import TOLERANCE as TOLERANCE
 from .checks import assert_batch_independent as assert_batch_independent

@@ -1,11 +1,12 @@
-"""Check the symmetries of a network: ours, or one built from our parts.
+"""Check the symmetries of a network.
 
     error = max |f(ρ_u x) - ρ_u f(x)| / max |f(x)|      over random motions u
 
-`f` takes multivectors (..., N, C, 16), and scalars if it uses any, and returns multivectors or a pair (mv, s). A module is
-copied, put into evaluation mode and float64, so that the check measures the architecture and not rounding; `dtype` says
-otherwise. Every `assert_` takes the arguments of its measure and a `tolerance`, returns the error it found, and names it
-when it is too large.
+`f` takes multivectors (..., N, C, 16), and scalars if it uses any, and returns multivectors or a
+pair (mv, s). A module is copied, switched to evaluation mode and converted to `dtype`; the default,
+float64, measures the architecture rather than rounding. Every `assert_` takes the arguments of the
+corresponding error function and a `tolerance`; it returns the error, or raises an AssertionError
+that states it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..versors import Kind, to_matrix
 
 Network = Callable[..., Any]
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
-"""Largest error an `assert_` accepts unless told otherwise; other dtypes need a `tolerance`."""
+"""Default tolerance of every `assert_`; other dtypes need an explicit `tolerance`."""
 
 
 def equivariance_error(
@@ -39,8 +40,9 @@ def equivariance_error(
 ) -> float:
     """Largest relative violation of f(u x) = u f(x) over random motions of the given kind.
 
-    distance: standard deviation of the shifts. Further keyword arguments go to `f`; a multivector given as
-    `join_reference` is moved along. Motions are applied in float64 and rounded to `dtype` afterwards.
+    distance: standard deviation of the shifts. Further keyword arguments are passed to `f`; a
+    multivector `join_reference` is moved with the input. Motions are applied in float64, and the
+    result is rounded to `dtype`.
     """
     f, (mv, s) = _prepare(f, mv, s, dtype)
     generator = torch.Generator().manual_seed(seed)
@@ -67,7 +69,7 @@ def point_equivariance_error(
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
 ) -> float:
-    """The same from coordinates to coordinates: f maps points (..., 3) to points (..., 3)."""
+    """As `equivariance_error`, for a function f that maps points (..., 3) to points (..., 3)."""
     f, (points, _) = _prepare(f, points, None, dtype)
     generator = torch.Generator().manual_seed(seed)
 
@@ -93,7 +95,7 @@ def permutation_error(
 ) -> float:
     """Largest relative violation of f(P x) = P f(x) over random orders of the items.
 
-    A `mask` is put into the same order; other keyword arguments go to `f` as they are.
+    A `mask` is permuted with the items; other keyword arguments are passed to `f` unchanged.
     """
     _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
@@ -126,7 +128,7 @@ def batch_error(
 ) -> float:
     """Largest relative difference between a sample in its batch (B, N, C, 16) and the sample alone.
 
-    Each sample takes its row of a `mask`; other keyword arguments go to `f` as they are.
+    Each sample takes its row of a `mask`; other keyword arguments are passed to `f` unchanged.
     """
     _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
@@ -151,7 +153,7 @@ def padding_error(
     dtype: torch.dtype = torch.float64,
     **options: Any,
 ) -> float:
-    """Largest relative change of the items when `padding` items of NaN follow, masked out.
+    """Largest relative change of the output when `padding` masked-out items of NaN are appended.
 
     A `mask` of the items themselves is kept and extended.
     """
@@ -206,7 +208,7 @@ def assert_padding_invariant(
     f: Network, mv: Tensor, s: Tensor | None = None, **options: Any
 ) -> float:
     """Fail unless `padding_error(f, mv, s, ...)` is within `tolerance`; returns the error."""
-    return _require(padding_error, "blind to padding", f, mv, s, **options)
+    return _require(padding_error, "invariant to padding", f, mv, s, **options)
 
 
 def _prepare(
@@ -242,7 +244,7 @@ def _moved(versor: Tensor, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _masked(options: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
-    """The options with their mask changed, if they have one."""
+    """The options with `change` applied to their mask, if they have one."""
     mask = options.get("mask")
     return options if mask is None else {**options, "mask": change(mask)}
 
@@ -250,8 +252,8 @@ def _masked(options: dict[str, Any], change: Callable[[Tensor], Tensor]) -> dict
 def _refuse_attention_mask(options: dict[str, Any]) -> None:
     if options.get("attention_mask") is not None:
         raise ValueError(
-            "attention_mask belongs to one order and number of items, which this check changes; check "
-            "a function of mv and s that makes its own"
+            "attention_mask belongs to one order and number of items, which this check changes; "
+            "check a function of mv and s that makes its own"
         )
 
 
@@ -263,7 +265,9 @@ def _cast(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _distance(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
-    """Largest difference over largest value, for each part of the output; NaN counts as infinite."""
+    """Largest difference divided by the largest value, over the parts of the output (multivectors
+    and scalars); NaN counts as infinite.
+    """
     return max(_relative(a, b) for a, b in zip(found, expected, strict=True))
 
 
@@ -288,7 +292,7 @@ def _require(
     dtype = options.get("dtype", torch.float64)
     limit = TOLERANCE.get(dtype) if tolerance is None else tolerance
     if limit is None:
-        raise ValueError(f"there is no usual tolerance for {dtype}; pass one with tolerance=...")
+        raise ValueError(f"there is no default tolerance for {dtype}; pass one with tolerance=...")
     error = measure(*inputs, **options)
     if not error <= limit:
         raise AssertionError(

@@ -1,4 +1,7 @@
-"""Hypothesis strategies for property tests: versors, multivectors, point clouds. Public through `flashgatr.testing`."""
+"""Hypothesis strategies for property tests: versors, multivectors, point clouds.
+
+Public through `flashgatr.testing`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,9 @@ def versors(kind: Kind = "E(3)", distance: float = 10.0) -> SearchStrategy[Tenso
 
 
 def multivectors(*shape: int, scale: float = 1.0) -> SearchStrategy[Tensor]:
-    """Hypothesis strategy: multivectors (*shape, 16), float64, normally distributed or partly zero."""
+    """Hypothesis strategy: multivectors (*shape, 16), float64, normally distributed, some of them
+    partly zero.
+    """
     st = _hypothesis()
 
     def draw(seed: int, density: float) -> Tensor:
@@ -42,10 +47,10 @@ def multivectors(*shape: int, scale: float = 1.0) -> SearchStrategy[Tensor]:
 
 
 def point_clouds(items: int = 6, distance: float = 10.0) -> SearchStrategy[Tensor]:
-    """Hypothesis strategy: points (items, 3), float64, degenerate as often as not.
+    """Hypothesis strategy: points (items, 3), float64, often degenerate.
 
-    Kinds: spread out, coplanar, collinear, coincident, partly coincident, all at the origin; each moved away from the
-    origin by up to about `distance`.
+    Kinds: generic, coplanar, collinear, coincident, partly coincident, all at the origin. All but
+    the last are moved away from the origin by about `distance`.
     """
     st = _hypothesis()
 

@@ -1,10 +1,10 @@
-"""Training: one loop for every task, which survives whatever happens to the process that runs it.
+"""Training: one loop for every task. A run that is stopped or killed resumes exactly.
 
 world = distributed.join(config.device)
 summary = Trainer(MyTask(config, world.device), config, world).run()
 
 task          what the trainer needs to know: data, model, loss, metrics
-settings      the settings of a run, checked when they are made; toml reads and writes them
+settings      the settings of a run, checked on construction; toml reads and writes them
 trainer       the loop: learning rate, validation, best weights, signals, resuming
 batch         a batch as a tree of tensors
 order         which samples form the batch of step k

@@ -1,8 +1,8 @@
 """A batch as a tree of tensors.
 
-A task defines its own batch: a NamedTuple or dataclass of tensors or None (a plain tuple, list,
-dictionary or single tensor will do). The engine copies batches and compares their shapes; only the
-task looks at their fields.
+A task defines its own batch: a NamedTuple or dataclass of tensors or None; a plain tuple, list,
+dictionary or single tensor works as well. The engine copies batches and compares their shapes; only
+the task uses their fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AnyBatch = TypeVar("AnyBatch")
 
 
 def leaves(batch: Batch) -> Iterator[Any]:
-    """The tensors of a batch in order, and whatever else is in their place (None, numbers)."""
+    """The leaves of a batch in order: tensors, None, numbers."""
     if isinstance(batch, (tuple, list)):
         for part in batch:
             yield from leaves(part)
@@ -39,7 +39,7 @@ def tensors(batch: Batch) -> list[Tensor]:
 
 
 def shapes(batch: Batch) -> tuple[Any, ...]:
-    """The shape of every tensor, and everything else as it is: a captured graph runs one of these.
+    """The shapes of all tensors, and all other leaves; a captured graph runs one of these.
 
     >>> import torch
     >>> shapes((torch.zeros(2, 3), None))

@@ -1,13 +1,13 @@
-"""Checkpoints that survive: a folder of safetensors and JSON, complete or absent.
+"""Checkpoints: folders of safetensors and JSON files, complete or absent.
 
     checkpoints/step-00001000/   model.safetensors  optimizer.safetensors  …  state.json
     checkpoints/latest           the name of the newest complete one
 
 state.json has the SHA-256 of each file.
 
-A checkpoint is written aside, flushed to disk, renamed; `latest` (for people; nothing reads it) is
-swapped last. Reading checks every hash and falls back to the previous checkpoint. What is removed
-vanishes by a rename. No file that is read can run code.
+A checkpoint is written to a temporary folder, flushed to disk and renamed; the file `latest` is
+for people and is replaced last. Reading checks every hash and falls back to the previous
+checkpoint. A checkpoint that is removed is renamed first. Reading never runs code.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ from ..io.files import (
 FORMAT = 1
 LATEST = "latest"
 STATE = "state.json"
-_NAME = re.compile(
-    r"step-(\d{8,})(\.old)?", re.ASCII
-)  # .old: while one of the same step replaces it
+# A checkpoint has the suffix .old while another one of the same step replaces it.
+_NAME = re.compile(r"step-(\d{8,})(\.old)?", re.ASCII)
 _GROUP = re.compile(r"[a-z]+")
 _DAMAGE = (OSError, ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
@@ -51,7 +50,7 @@ class CheckpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Groups of named tensors ("model", "optimizer", ...), and numbers and strings beside them."""
+    """Groups of named tensors ("model", "optimizer", ...), and a state of numbers and strings."""
 
     step: int
     tensors: dict[str, dict[str, Tensor]]
@@ -59,11 +58,10 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
-    """Write a checkpoint and drop all but the newest `keep` up to it; the previous one stays if
-    this fails.
+    """Write a checkpoint; of this one and those before it, keep the newest `keep`.
 
-    Later ones are dropped, too: a run that writes this step did not start from them, because they
-    are damaged.
+    Checkpoints of later steps are removed: they are damaged, because otherwise the run would have
+    resumed from them. If writing fails, the previous checkpoint remains.
     """
     final = folder / f"step-{checkpoint.step:08d}"
     old = folder / f"{final.name}.old"
@@ -98,7 +96,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
             f"cannot save a checkpoint in {folder}: {error.strerror or error}; the previous one is "
             "intact; free some space or choose another folder and resume"
         ) from error
-    with suppress(OSError):  # the new one is safe; what cannot be dropped now is dropped next time
+    with suppress(OSError):  # the new one is complete; the next save tries again to remove others
         _drop(old)
         names = _complete(folder)
         first = names.index(final.name)
@@ -113,7 +111,7 @@ def exists(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint that is intact, or None if there has never been one."""
+    """The newest intact checkpoint, or None if there are no checkpoints."""
     try:
         names = _complete(folder)
     except OSError as error:
@@ -128,8 +126,7 @@ def load(folder: Path) -> Checkpoint | None:
     if problems:
         raise CheckpointError(
             f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to "
-            "start "
-            "from the beginning"
+            "start from the beginning"
         )
     return None
 
@@ -148,7 +145,7 @@ def _read(path: Path) -> Checkpoint:
         tensors = {}
         for group, expected in header["sha256"].items():
             if not _GROUP.fullmatch(group):
-                raise ValueError(f"{group!r} is no name of a group of tensors")
+                raise ValueError(f"{group!r} is not the name of a group of tensors")
             content = read(path / f"{group}.safetensors")
             if sha256(content) != expected:
                 raise ValueError(f"{group}.safetensors does not match its hash")
@@ -159,7 +156,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 def _sealed(header: Mapping[str, Any]) -> bytes:
-    """The header with the hash of its own content, as the file has it to the last byte."""
+    """The exact bytes of the header's file: its content and the hash of that content."""
     content = {key: value for key, value in header.items() if key != "seal"}
     seal = sha256(json.dumps(content, sort_keys=True).encode())
     return json.dumps({**content, "seal": seal}, indent=1).encode()
@@ -179,7 +176,7 @@ def _swap_latest(folder: Path, name: str) -> None:
 
 
 def _drop(path: Path) -> None:
-    """Remove a checkpoint, at once: a process killed here leaves no half of one."""
+    """Remove a checkpoint. It is renamed first, so that a killed process leaves no part of it."""
     away = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.rename(away)
@@ -187,7 +184,7 @@ def _drop(path: Path) -> None:
 
 
 def _clear_leftovers(folder: Path) -> None:
-    """What killed writers left aside."""
+    """Remove temporary files of killed processes."""
     for path in (*folder.glob(".step-*"), *folder.glob(f".{LATEST}.*")):
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""One process or many (torchrun): who am I, how is the model wrapped, where do its tensors live.
+"""One process or many (torchrun): ranks and devices, wrapping a model, gathering its tensors.
 
 Every process computes the same order of the data and takes its share of each batch. The number of
-processes therefore changes only rounding and what is drawn at random in a step (dropout,
+processes therefore affects only rounding and the random numbers within a step (dropout,
 augmentation).
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class World:
-    """This process among all."""
+    """This process's rank, the number of processes, and this process's device."""
 
     rank: int
     size: int
@@ -48,7 +48,7 @@ class World:
 
 
 def join(device: str = "auto") -> World:
-    """Enter the group that torchrun set up, if it did."""
+    """Join the process group if torchrun started this process; otherwise the world has size 1."""
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -69,7 +69,7 @@ def leave() -> None:
 
 
 def wrap(model: nn.Module, strategy: str, world: World) -> nn.Module:
-    """The model as the forward pass calls it: itself, DDP or FSDP2 (blocks, then the rest)."""
+    """The model for the forward pass: itself, or with DDP or FSDP2 (blocks, then the rest)."""
     if world.size == 1:
         return model
     if strategy == "fsdp":
@@ -88,7 +88,7 @@ def wrap(model: nn.Module, strategy: str, world: World) -> nn.Module:
 
 
 def whole(x: Tensor) -> Tensor:
-    """A copy on the CPU of a tensor that may be sharded (then every process must call this)."""
+    """A full copy of a tensor on the CPU; if it is sharded, every process must call this."""
     from torch.distributed.tensor import DTensor
 
     x = x.detach()
@@ -98,12 +98,12 @@ def whole(x: Tensor) -> Tensor:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of parameters and buffers, whole, on the CPU, in every process."""
+    """Full copies of parameters and buffers on the CPU, in every process."""
     return {name: whole(x) for name, x in model.state_dict().items()}
 
 
 def moments_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Copies of the optimiser's state, as KIND.PARAMETER, whole, on the CPU, in every process."""
+    """Full copies of the optimiser's state on the CPU, named KIND.PARAMETER, in every process."""
     return {
         f"{kind}.{name}": whole(x)
         for name, p in model.named_parameters()
@@ -112,16 +112,16 @@ def moments_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
 
 
 def put_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    """Put tensors back, sharded as the model's own are."""
+    """Copy tensors into the model, sharded like its own."""
     with torch.no_grad():
         own = model.state_dict()
         if own.keys() != weights.keys():
             odd = sorted(own.keys() ^ weights.keys())
-            raise ValueError(f"the checkpoint is of another model: {odd[:4]} differ")
+            raise ValueError(f"the checkpoint belongs to another model: {odd[:4]} differ")
         for name, x in own.items():
             if x.shape != weights[name].shape:
                 raise ValueError(
-                    f"the checkpoint is of another model: {name} has shape "
+                    f"the checkpoint belongs to another model: {name} has shape "
                     f"{tuple(weights[name].shape)}, expected {tuple(x.shape)}"
                 )
             x.copy_(like(weights[name], x))
@@ -130,16 +130,16 @@ def put_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
 def put_moments(
     model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
 ) -> None:
-    """Put the optimiser's state back, sharded as the parameters are.
+    """Restore the optimiser's state, sharded like the parameters.
 
     Step counts go to the device that Adam expects them on.
     """
     group, parameters = optimizer.param_groups[0], dict(model.named_parameters())
     on_device = group.get("fused") or group.get("capturable")
-    for key, x in sorted(moments.items()):  # in one order everywhere: sharding is a joint act
+    for key, x in sorted(moments.items()):  # the same order in all processes, which shard together
         kind, _, name = key.partition(".")
         if name not in parameters:
-            raise ValueError(f"the checkpoint is of another model: it has a parameter {name}")
+            raise ValueError(f"the checkpoint belongs to another model: it has a parameter {name}")
         p = parameters[name]
         if kind == "step":
             optimizer.state[p][kind] = x.to(p.device if on_device else "cpu", copy=True)
@@ -148,7 +148,7 @@ def put_moments(
 
 
 def like(x: Tensor, target: Any) -> Tensor:
-    """A copy of a whole tensor where `target` lives, sharded as it is."""
+    """A copy of a full tensor on the device of `target`, sharded like it."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if isinstance(target, DTensor):

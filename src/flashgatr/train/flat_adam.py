@@ -1,9 +1,9 @@
 """Adam over one flat tensor, for steps that are captured as a CUDA graph.
 
-An optimiser that walks over hundreds of small tensors costs more than the network's own small
+An optimiser that loops over hundreds of small tensors takes longer than the network's own small
 kernels. Here parameters and moments become views of flat tensors: the model, the optimiser's state
-and its checkpoints look as before, and the whole update is one kernel (Triton's, or torch's fused
-Adam where Triton is missing).
+and its checkpoints keep their form, and the whole update is one kernel (in Triton, or torch's fused
+Adam if Triton is missing).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..kernels.cuda.compiled import kernels
 
 
 class FlatAdam:
-    """Takes over the step of an Adam that has its state, because it made or skipped a step."""
+    """Replaces the step of an Adam whose state exists, because it made or skipped a step."""
 
     def __init__(self, optimizer: torch.optim.Adam) -> None:
         self.optimizer = optimizer
@@ -39,11 +39,11 @@ class FlatAdam:
         self.betas = torch.tensor(self.group["betas"], dtype=torch.float64, device=self.flat.device)
 
     def forget(self) -> None:
-        """Let go of the parameters' gradients."""
+        """Free the parameters' gradients."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def gradient(self) -> Tensor:
-        """Of all parameters, one after another."""
+        """The gradients of all parameters, concatenated."""
         return _flatten([p.grad for p in self.parameters if p.grad is not None])
 
     def step(

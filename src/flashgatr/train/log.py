@@ -1,6 +1,6 @@
 """The log of a run: JSON lines in a file; a progress bar on a terminal, plain lines elsewhere.
 
-If TensorBoard is installed, the numbers go there, too.
+If TensorBoard is installed, the numbers are also written there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FILE = "log.jsonl"
 
 
 class Log:
-    """The log of one run. Only the main process has one that is not `quiet`."""
+    """The log of one run. It is `quiet` in all processes but the main one."""
 
     def __init__(self, folder: Path, steps: int, *, start: int = 0, quiet: bool = False) -> None:
         self.folder, self.steps, self.quiet = folder, steps, quiet
@@ -33,7 +33,7 @@ class Log:
             return
         folder.mkdir(parents=True, exist_ok=True)
         _forget_after(folder / FILE, start)
-        self._began -= seconds(folder)  # of the processes before
+        self._began -= seconds(folder)  # the training time of earlier processes
         self._file = (folder / FILE).open("a")
         self._board = _tensorboard(folder, start)
 
@@ -65,11 +65,11 @@ class Log:
         if self._board is not None:
             self._board.close()
         if not self.quiet:
-            with suppress(OSError):  # on a full disk, where record() has said so
+            with suppress(OSError):  # the disk is full, which record() has reported
                 self._file.close()
 
     def record(self, step: int, kind: str, values: dict[str, float], show: bool = True) -> None:
-        """Write numbers of one step; those that are not finite as null, which is what JSON has."""
+        """Write numbers of one step; those that are not finite become null in JSON."""
         if self.quiet:
             return
         spent = round(time.monotonic() - self._began, 3)
@@ -101,12 +101,12 @@ class Log:
             ) from error
 
     def sync(self) -> None:
-        """What was recorded stays, even if the machine loses power."""
+        """Flush the log to disk, so that it survives a power failure."""
         if not self.quiet:
             self._write("", sync=True)
 
     def say(self, text: str) -> None:
-        """A sentence for the person who watches, if somebody still does."""
+        """Print a sentence on the terminal; a closed terminal is ignored."""
         if self.quiet:
             return
         with suppress(OSError):
@@ -117,7 +117,7 @@ class Log:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """All lines of a run's log; damaged ones, such as one cut short by a crash, are left out."""
+    """All lines of a run's log; damaged ones, such as one truncated by a crash, are skipped."""
     lines = []
     if (folder / FILE).exists():
         for text in (folder / FILE).read_text(errors="replace").splitlines():
@@ -131,13 +131,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def seconds(folder: Path) -> float:
-    """How long a run has trained, in all its processes, as far as its log says."""
+    """The training time of a run over all its processes, according to its log."""
     found = (line.get("seconds") for line in read(folder))
     return max((x for x in found if isinstance(x, int | float)), default=0.0)
 
 
 def _forget_after(path: Path, step: int) -> None:
-    """Drop lines of steps that will be run again."""
+    """Remove the lines of steps that will run again."""
     if path.exists():
         kept = [line for line in read(path.parent) if line["step"] <= step]
         text = "".join(json.dumps(line) + "\n" for line in kept)

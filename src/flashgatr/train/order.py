@@ -1,8 +1,7 @@
 """Which samples form the batch of step k: a pure function of (seed, k).
 
-The samples are put in a new random order every epoch. The epochs follow one another without a gap,
-and batch k takes places k·B to (k+1)·B - 1 of that endless sequence. Nothing has to be saved to
-continue it.
+Every epoch has its own random permutation of the samples. The epochs form one sequence, and batch k
+takes its elements k·B to (k+1)·B - 1. Resuming needs no saved state.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def _permutation(seed: int, epoch: int, samples: int) -> Tensor:
 
 
 def mix(*numbers: int) -> int:
-    """One 63-bit seed from several numbers, different for different ones in all likelihood."""
+    """Hash several numbers to one 63-bit seed."""
     state = 0x9E3779B97F4A7C15
     for number in numbers:
         state = (state ^ (number & (2**64 - 1))) * 0xBF58476D1CE4E5B9 % 2**64

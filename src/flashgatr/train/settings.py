@@ -1,4 +1,4 @@
-"""The settings of a run: dataclasses that are checked when they are made; TOML in and out.
+"""The settings of a run: dataclasses that are checked on construction, read from and saved as TOML.
 
     experiment = "springs"      config = load("run.toml")
     [model]                     config = override(config, ["train.steps=5", "model.name=mlp"])
@@ -6,9 +6,9 @@
     [model.options]
     num_blocks = 2              loads(dumps(config)) == config, exactly
 
-Whatever a file or an override holds, the result is a valid RunConfig or a ConfigError that says in
-one sentence what is wrong. What a file does not mention has its default: that of the section, or
-what the argument `defaults` has instead.
+Every file or override gives a valid RunConfig or a ConfigError that says in one sentence what is
+wrong. Settings that a file does not mention have their defaults: those of the argument `defaults`,
+or else of the section.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from . import toml
 from .toml import ConfigError as ConfigError
 
 MAX_BYTES = 1 << 16
-"""Largest file: a run's settings fill a page, and the parser is slow on hostile text."""
+"""Largest file. A run's settings fill a page; the parser can be very slow on malicious text."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]{1,3})?")
-# quoted parts of a key may hold an =
+# quoted parts of a key may contain an =
 _ASSIGNMENT = re.compile(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^="'])*)=(.*)""", re.DOTALL)
 
 AnySection = TypeVar("AnySection", bound="Section")
 
 
 class Section:
-    """One table of the file. Every value is converted to its field's type, or refused."""
+    """One table of the file. Values are converted to their field's type, or an error is raised."""
 
     table: ClassVar[str] = ""
 
@@ -49,7 +49,7 @@ class Section:
         self._check()
 
     def _check(self) -> None:
-        """Refuse values of the right type that make no sense."""
+        """Raise an error for values that have the right type but are invalid."""
 
     @classmethod
     def _path(cls, name: str) -> str:
@@ -75,9 +75,9 @@ class Section:
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """Which model, and the options it is made with.
+    """The model and its options.
 
-    start: folder of a trained run, whose weights it starts with instead of random ones.
+    start: folder of a trained run, whose weights replace the random initial ones.
     """
 
     table: ClassVar[str] = "model"
@@ -93,7 +93,7 @@ class ModelConfig(Section):
 
 @dataclass(frozen=True)
 class DataConfig(Section):
-    """Where the data lie, how many training samples to use (0: all), and the task's own options."""
+    """Folder of the data, number of training samples (0: all), and the task's own options."""
 
     table: ClassVar[str] = "data"
 
@@ -110,10 +110,11 @@ class DataConfig(Section):
 class TrainConfig(Section):
     """How to train.
 
-    lr falls exponentially to lr_final over `steps`, in stairs of `decay_every` steps (1: smoothly);
-    it grows linearly during the first `warmup` steps.  clip: largest norm of the gradient (0: any).
-    ema: decay of the averaged weights (0: no average).  restore_best: end with the weights that
-    validated best. max_bad_steps: give up after so many steps in a row without a finite gradient.
+    lr decays exponentially to lr_final over `steps`, every `decay_every` steps; it grows linearly
+    during the first `warmup` steps.  clip: largest norm of the gradient (0: no limit).
+    ema: decay of the averaged weights (0: no average).  restore_best: end with the weights of the
+    best validation.  max_bad_steps: number of successive steps without a finite gradient that ends
+    the run.
     """
 
     table: ClassVar[str] = "train"
@@ -183,7 +184,7 @@ Defaults = Callable[[object], Mapping[str, Any]]
 
 
 def no_defaults(experiment: object) -> Mapping[str, Any]:
-    """Keep the defaults of the sections."""
+    """No defaults other than those of the sections."""
     return {}
 
 
@@ -235,7 +236,7 @@ def save(config: RunConfig, path: str | os.PathLike[str]) -> None:
 
 
 def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Replace a file in one go, making its folder if need be."""
+    """Replace a file atomically; its folder is created if it does not exist."""
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write(file, content.encode() if isinstance(content, str) else content)
@@ -262,7 +263,7 @@ def to_dict(config: RunConfig) -> dict[str, Any]:
 def from_dict(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> RunConfig:
     """The inverse of `to_dict`. Missing keys have their default, unknown ones are an error.
 
-    `defaults` are nested tables of what differs from the sections' own defaults.
+    `defaults` are nested tables of values that replace the sections' own defaults.
 
     >>> from_dict({"train": {"lr": 1e-3}}, {"train": {"batch_size": 8}}).train.batch_size
     8
@@ -273,7 +274,7 @@ def from_dict(values: Mapping[str, Any], defaults: Mapping[str, Any] | None = No
 
 
 def _over(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with defaults for what they lack; tables are merged."""
+    """The values, with defaults for missing keys; tables are merged."""
     found = {**defaults, **values}
     for key, default in defaults.items():
         if isinstance(default, Mapping) and isinstance(found[key], Mapping):
@@ -297,7 +298,7 @@ def override(config: RunConfig, assignments: Sequence[str]) -> RunConfig:
 
 
 def suggest(key: str, known: Sequence[str]) -> str:
-    """What to say after an unknown dotted key: the nearest known one, or all of the same table.
+    """A hint for an unknown dotted key: the closest known key, or all keys of the same table.
 
     >>> suggest("train.step", ["seed", "train.steps", "train.lr"])
     'did you mean train.steps?'
@@ -354,7 +355,7 @@ def _unknown(key: str) -> ConfigError:
 
 
 def _conform(hint: Any, value: Any, where: str) -> Any:
-    """The value as the field's type has it, or an error."""
+    """The value converted to the field's type, or an error."""
 
     def expect(fits: bool, expected: str) -> None:
         if not fits:
@@ -416,7 +417,7 @@ def read_assignment(assignment: str) -> tuple[tuple[str, ...], Any]:
 
 
 def _read_value(text: str, shown: str) -> Any:
-    """TOML if it is TOML, else a bare word."""
+    """The value of valid TOML; other text is a string."""
     foreign = {"True": "write true", "False": "write false", "None": "leave out keys without value"}
     if text in foreign:
         raise ConfigError(f"the value of {shown} is Python, expected TOML; {foreign[text]}")
@@ -430,7 +431,7 @@ def _read_value(text: str, shown: str) -> Any:
 
 
 def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set one key; tables on the way to it are made where they may be, in options."""
+    """Set one key. Missing tables on its path are created, which is possible within options."""
     section: Any = RunConfig
     for i, key in enumerate(path):
         if _is_section(section):

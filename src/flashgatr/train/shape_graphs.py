@@ -6,11 +6,11 @@
         gradient += share · gradient(part)
     update(loss, gradient)                 # replay the last graph
 
-The task pads its parts to a few sizes, so that there are few graphs. Parts run in two lanes, side
-by side: the small kernels of one fill the gaps of the other. A model with dropout has one lane,
-because graphs that run at the same time share the random generator's state and must not draw from
-it. The graphs of a lane run one after another and share their memory. A shape that is new to a lane
-is captured when it comes, which takes much longer than a step.
+The task pads its parts to a few sizes, so that there are few graphs. Parts run in two concurrent
+lanes: the small kernels of one fill the gaps of the other. A model with dropout has one lane,
+because concurrent graphs share the random generator's state and must not draw from it. The graphs
+of a lane run one after another and share their memory. A shape that is new to a lane is captured
+when it first occurs, which takes much longer than a step.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ LANES = 2
 Outcome = tuple[Tensor, Tensor, Tensor]
 """Loss, gradient norm, and 1.0 if the step was skipped because one of them is not finite."""
 Gradients = Callable[[Batch, Tensor], Tensor]
-"""Puts the gradients of a batch's weighted loss into the parameters, and returns the loss."""
+"""Computes the parameters' gradients of a batch's weighted loss, and returns the loss."""
 Update = Callable[[Tensor, Tensor, FlatAdam], Outcome]
 
 
 class Lane:
-    """A stream with the graphs that run there, and what they add up."""
+    """A stream, the graphs that run on it, and the sums of their losses and gradients."""
 
     def __init__(self, gradients: Gradients, flat: FlatAdam) -> None:
         self._gradients, self._flat = gradients, flat
@@ -46,7 +46,7 @@ class Lane:
         self.gradient = torch.zeros_like(flat.flat)
 
     def add(self, batch: Batch, share: float) -> None:
-        """Add a part's loss and gradient, as soon as the current stream has made it."""
+        """Add a part's loss and gradient, after the current stream has computed the part."""
         key = shapes(batch)
         if key not in self._captured:
             self._captured[key] = self._capture(batch)
@@ -62,10 +62,10 @@ class Lane:
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch]:
         torch.cuda.synchronize()  # lanes share the parameters' gradients while they are captured
         buffers = mapped(torch.Tensor.clone, batch)
-        with torch.random.fork_rng([self._share.device]):  # this step draws as all later ones do
+        with torch.random.fork_rng([self._share.device]):  # the first replay draws like others
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                self._gradients(buffers, self._share)  # libraries plan and kernels compile
+                self._gradients(buffers, self._share)  # warm-up: compiles kernels
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, self._pool, self.stream), beside(self._side) as side:
                 loss = self._gradients(buffers, self._share)
@@ -77,7 +77,7 @@ class Lane:
 
 
 class ShapeGraphs:
-    """Steps in parts: `add` each, then `update`."""
+    """Steps in parts: `add` each part, then `update`."""
 
     def __init__(self, gradients: Gradients, flat: FlatAdam, lanes: int = LANES) -> None:
         self._lanes = [Lane(gradients, flat) for _ in range(lanes)]
@@ -90,7 +90,7 @@ class ShapeGraphs:
         self._added += 1
 
     def update(self, update: Update) -> Outcome:
-        """Update from what was added, which starts at zero again."""
+        """Update from the sums of the parts, and reset the sums to zero."""
         for lane in self._lanes:
             torch.cuda.current_stream().wait_stream(lane.stream)
         self._added = 0

@@ -1,8 +1,7 @@
-"""One optimiser step: forward, backward, clip, update, unless something is not finite.
+"""One optimiser step: forward, backward, clip, update. Steps that are not finite do not update.
 
-It runs in one of three ways: eagerly, with compiled blocks, or as one CUDA graph that holds the
-whole step. For samples of unequal size there is one graph per shape, which adds gradients, and one
-that updates (`shape_graphs`).
+A step runs eagerly, with compiled blocks, or as one CUDA graph. For samples of unequal size there
+is one graph per shape, which adds gradients, and one for the update (`shape_graphs`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .task import Batch, Divisible, Task
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Adam:
-    """Adam with the learning rate in a tensor, so that a captured graph sees it change."""
+    """Adam with the learning rate in a tensor, so that it can change in a captured graph."""
     fused = device.type in ("cpu", "cuda") and config.strategy != "fsdp"
     return torch.optim.Adam(
         model.parameters(),
@@ -68,21 +67,21 @@ class Stepper:
             torch.zeros((), device=world.device),
             torch.zeros((), device=world.device),
         )
-        """How many steps were skipped, and how many of the last ones without a break."""
+        """The number of skipped steps, and the number of successive skipped steps up to now."""
         self._captured: tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam] | None = None
-        """The graph reads this, `_buffers` and `_forbid` by address: they must live as long."""
+        """Must live as long as the graph, like `_buffers` and `_forbid`: it reads their memory."""
         self._buffers: Batch = None
         self._forbid = torch.ones((), device=world.device)
-        """While 1, a captured step updates nothing."""
+        """While this is 1, a captured step does not update."""
         self._wants_graph = config.cuda_graph
         if config.cuda_graph and (world.device.type != "cuda" or world.size > 1):
-            say("cuda_graph needs one process on a GPU; running step by step instead")
+            say("cuda_graph needs one process on a GPU; running eagerly instead")
             self._wants_graph = False
         gathers = self._wants_graph and getattr(task, "gathers_on_device", False)
         self._divides = self._wants_graph and not gathers and isinstance(task, Divisible)
         self._parts: ShapeGraphs | None = None
         self.takes_numbers = self._divides or gathers
-        """Whether `step` takes the numbers of the samples instead of the batch."""
+        """Whether `step` takes the indices of the samples instead of the batch."""
         if config.compile:
             for module in task.model.modules():
                 if isinstance(module, nn.ModuleList):
@@ -90,16 +89,16 @@ class Stepper:
                         block.compile()
 
     def step(self, batch: Batch, weight: float = 1.0) -> Outcome:
-        """One update from this process's batch, whose loss counts `weight` times.
+        """One update from this process's batch, whose loss is multiplied by `weight`.
 
-        If the stepper `takes_numbers`, the batch is a tensor: the numbers of its samples.
+        If the stepper `takes_numbers`, the batch is a tensor: the indices of its samples.
         """
         if not self._wants_graph:
             return self._eager(batch, weight)
         if self._divides:
             return self._in_parts(batch)
         if self._captured is None:
-            with torch.random.fork_rng([self.world.device]):  # this step draws as all later ones do
+            with torch.random.fork_rng([self.world.device]):  # the first replay draws like others
                 self._captured = self._capture(batch)
         if shapes(batch) != shapes(self._buffers):
             after, before = ([tuple(x.shape) for x in tensors(b)] for b in (batch, self._buffers))
@@ -113,7 +112,7 @@ class Stepper:
         return outcome
 
     def _gradients(self, batch: Batch, weight: float | Tensor) -> Tensor:
-        """Gradients of the loss times its weight; returns that."""
+        """Compute the gradients of the weighted loss, and return the weighted loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
             loss, _ = self.task.loss(self.model, batch)
@@ -123,7 +122,7 @@ class Stepper:
         return loss.detach()
 
     def _clip(self) -> Tensor:
-        """Scale the gradients down to the largest norm allowed; returns the norm they had."""
+        """Scale the gradients down to the largest norm allowed; returns the norm before."""
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         norm = _full(torch.nn.utils.get_total_norm(gradients))
         if self.config.clip:
@@ -167,10 +166,10 @@ class Stepper:
         return loss, norm, bad
 
     def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Outcome, FlatAdam]:
-        """Record the whole step; the warm-up runs it with the update switched off.
+        """Capture the whole step, after a warm-up with the update switched off.
 
-        The gradients of weights are computed beside the rest of the backward pass, which does not
-        wait for them.
+        Weight gradients are computed on a side stream; the rest of the backward pass does not wait
+        for them.
         """
         self._buffers = mapped(lambda x: x.to(self.world.device, copy=True), batch)
         flat = self._warm_up(self._gathered())
@@ -183,14 +182,14 @@ class Stepper:
         return graph, outcome, flat
 
     def _warm_up(self, batch: Batch) -> FlatAdam:
-        """Run a step a few times with the update switched off, and make the optimiser's state."""
+        """Run a step a few times with the update switched off, to create the optimiser's state."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(3):
                 self._gradients(batch, 1.0)
             self.optimizer.found_inf = self._forbid  # type: ignore[attr-defined]
-            self.optimizer.step()  # changes nothing, but makes its state
+            self.optimizer.step()  # does not update, but creates its state
             del self.optimizer.found_inf  # type: ignore[attr-defined]
             flat = FlatAdam(self.optimizer)
             loss = self._gradients(batch, 1.0)

@@ -17,13 +17,12 @@ class Task(Protocol):
 
     Optional attributes:
 
-    - `gathers_on_device`: the data lie on the device. A step that is captured as a CUDA graph then
-      calls `batch` with numbers that are on the device, and captures all that it does.
-    - `counts(indices)`: what each sample counts in the loss, if that is no mean over samples.
-      Several processes weight their shares of a batch with it.
-    - `data_hash`: a string that tells the training data from others. A run is not resumed with
-      other data.
-    - `option_defaults`: the values of `data.options` that are not given.
+    - `gathers_on_device`: the data are on the device. A step that is captured as a CUDA graph then
+      calls `batch` with indices that are on the device, and captures the gathering as well.
+    - `counts(indices)`: the weight of each sample in the loss, if the loss is not a mean over
+      samples. Several processes weight their shares of a batch with it.
+    - `data_hash`: a string that identifies the training data. A run is not resumed with other data.
+    - `option_defaults`: the default values of `data.options`.
     - `parts(indices)`: see `Divisible`.
     """
 
@@ -31,7 +30,7 @@ class Task(Protocol):
 
     @property
     def samples(self) -> int:
-        """Number of training samples; an attribute will do."""
+        """Number of training samples (may be a plain attribute)."""
         ...
 
     def batch(self, indices: Tensor) -> Batch:
@@ -43,7 +42,7 @@ class Task(Protocol):
         ...
 
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Validation metrics; the smaller "score", the better the model."""
+        """Validation metrics, among them "score": lower is better."""
         ...
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:

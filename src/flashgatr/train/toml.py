@@ -1,4 +1,4 @@
-"""TOML for settings: a parser with one kind of error, and a writer whose text it reads exactly.
+"""TOML for settings: a parser with one kind of error, and a writer; parsing its text is exact.
 
 Values are plain: Unicode strings, 64-bit integers, finite numbers, booleans, lists and tables of
 these.
@@ -15,7 +15,7 @@ from typing import Any
 MAX_DEPTH = 16
 """Deepest nesting of lists and tables."""
 
-_INTEGERS = range(-(1 << 63), 1 << 63)  # what TOML promises to carry
+_INTEGERS = range(-(1 << 63), 1 << 63)  # what TOML guarantees
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WHERE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 
@@ -53,7 +53,7 @@ def dumps(table: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy of the value with tuples as lists, or an error if TOML cannot carry it."""
+    """A copy of the value with tuples as lists, or an error if TOML cannot represent it."""
     if depth > MAX_DEPTH:
         raise ConfigError(f"{where} nests deeper than {MAX_DEPTH} levels; make it flatter")
     match value:
@@ -83,12 +83,12 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def join(path: Sequence[str]) -> str:
-    """A dotted key, its parts in quotes where they need them."""
+    """A dotted key; parts are quoted where necessary."""
     return ".".join(map(_key, path))
 
 
 def show(value: object) -> str:
-    """A value in a message: short and on one line, whatever it is."""
+    """Any value as text for a message, short and on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -105,7 +105,7 @@ def show(value: object) -> str:
 
 
 def shorten(text: str, length: int) -> str:
-    """The text, or its beginning and its last character."""
+    """The text; if it is too long, its beginning and its last character."""
     return text if len(text) <= length else f"{text[: length - 2]}…{text[-1]}"
 
 
@@ -122,7 +122,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
-    """Values of a table first, then the tables in it under their own headings."""
+    """The values of a table, then its subtables under their own headings."""
     for key, value in table.items():
         if not isinstance(value, dict):
             yield f"{_key(key)} = {literal(value)}"
@@ -134,7 +134,7 @@ def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
 
 
 def literal(value: Any) -> str:
-    """A value as TOML writes it."""
+    """A value in TOML."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,8 +1,8 @@
-"""The loop: one for all experiments.
+"""The training loop.
 
 Step k is a function of (configuration, seed, k, weights): the batch, the learning rate and every
-random number are derived from k. A run that is killed and resumed therefore gives the weights of
-one that was not, bit for bit.
+random number are derived from k. A run that is killed and resumed therefore ends with the same
+weights, bit for bit, as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from .task import Task
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class Interrupted(SystemExit):
-    """A signal asked the run to stop; it did, after a checkpoint. The exit code is 128 + signal."""
+    """A signal stopped the run, after a checkpoint. The exit code is 128 + signal."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """lr · (lr_final / lr)^(step / steps), in stairs of `decay_every`, after a linear warm-up."""
-    stairs = step // config.decay_every * config.decay_every
-    rate: float = config.lr * (config.lr_final / config.lr) ** (stairs / config.steps)
+    """lr · (lr_final / lr)^(step / steps), updated every `decay_every` steps, with a warm-up."""
+    start = step // config.decay_every * config.decay_every
+    rate: float = config.lr * (config.lr_final / config.lr) ** (start / config.steps)
     if step < config.warmup:
         rate *= (step + 1) / config.warmup
     return rate
 
 
 class Trainer:
-    """Trains one task in one folder, from where the folder's newest checkpoint stands."""
+    """Trains one task in one folder, starting from the folder's newest checkpoint."""
 
     def __init__(self, task: Task, config: RunConfig, world: World) -> None:
         self.task, self.config, self.world = task, config, world
@@ -83,8 +83,11 @@ class Trainer:
         model = task.model
         known: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
         known |= dict(model.named_buffers(remove_duplicate=False))
-        self._followed = list(self.ema.values()), [known[name] for name in self.ema]
-        """The averages and what they follow, looked up once: a state_dict per step is slow."""
+        floats = [name for name, x in self.ema.items() if x.is_floating_point()]
+        self._averages = [self.ema[name] for name in floats], [known[name] for name in floats]
+        """The averages and the tensors that they follow. A state_dict per step would be slow."""
+        self._copies = [(x, known[name]) for name, x in self.ema.items() if name not in floats]
+        """Integers, such as counters, are copied instead of averaged."""
         self._resume()
 
     # ---- the run ----
@@ -129,7 +132,7 @@ class Trainer:
         }
 
     def _advance(self, stepper: Stepper, log: Log) -> None:
-        """One step, and what falls due after it."""
+        """One step, followed by logging, validation and a checkpoint if they are due."""
         k, train = self.step, self.train
         torch.manual_seed(mix(self.config.seed, k, self.world.rank))
         indices = batch_indices(self.config.seed, k, train.batch_size, self.task.samples)
@@ -141,8 +144,7 @@ class Trainer:
         batch = mine if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
         if self.ema:
-            with torch.no_grad():
-                torch._foreach_lerp_(*self._followed, 1 - train.ema)
+            self._follow()
         self.step = k + 1
         last = self.step == train.steps
 
@@ -159,14 +161,21 @@ class Trainer:
             self.save()
         self._stop_if(stop, log)
 
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Update the averaged weights."""
+        torch._foreach_lerp_(*self._averages, 1 - self.train.ema)
+        for average, x in self._copies:
+            average.copy_(x)
+
     def _count(self, indices: Tensor) -> float:
-        """What these samples count in the batch's loss, together."""
+        """Total weight of these samples in the batch's loss."""
         counts = getattr(self.task, "counts", None)
         return float(len(indices) if counts is None else sum(counts(indices)))
 
     @property
     def skipped(self) -> int:
-        """Updates left out because the loss or the gradient was not finite."""
+        """Number of updates skipped because the loss or the gradient was not finite."""
         return int(self._skipped.item())
 
     def _check_skipped(self, log: Log) -> None:
@@ -181,34 +190,38 @@ class Trainer:
         if in_a_row >= self.train.max_bad_steps:
             raise TrainingError(
                 f"{in_a_row} steps in a row had a loss or gradient that is not finite, up to step "
-                f"{self.step}; the weights are those before; lower train.lr or check the data"
+                f"{self.step}; the weights are those from before; lower train.lr or check the data"
             )
 
     def _validate(self, log: Log) -> None:
         with self._averaged(), self._uncompiled():
             self.task.model.eval()
             metrics = self.task.validate(self.task.model)
+            if "score" not in metrics:
+                raise TypeError(
+                    "the task's validate must return a dictionary with a number 'score' (lower is "
+                    f"better), got {metrics!r}"
+                )
             log.record(self.step, "validation", metrics)
             score = metrics["score"]
-            if self.world.max(
-                int(score < self.best_score)
-            ):  # all or none: to gather weights takes all processes
+            is_best = self.world.max(int(score < self.best_score))  # the same in all processes,
+            if is_best:  # because all of them take part in gathering the weights
                 self.best_score, self.best_step = score, self.step
                 self.best = self.weights()
 
     # ---- state ----
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's tensors as they are, whole, on the CPU."""
+        """Copies of the model's current tensors, gathered from all processes, on the CPU."""
         return distributed.weights_of(self.task.model)
 
     def _uncompiled(self) -> AbstractContextManager[object]:
-        """Within: blocks run eagerly, so that other batch sizes need no new compilation."""
+        """A context in which blocks run eagerly: other batch sizes need no compilation."""
         return torch.compiler.set_stance("force_eager") if self.train.compile else nullcontext()
 
     @contextmanager
     def _averaged(self) -> Iterator[None]:
-        """Within: the model has its averaged weights, if there are any."""
+        """A context in which the model has its averaged weights, if there are any."""
         if not self.ema:
             yield
             return
@@ -223,7 +236,7 @@ class Trainer:
         distributed.put_weights(self.task.model, weights)
 
     def save(self) -> None:
-        """Write a checkpoint of everything the rest of the run depends on."""
+        """Write a checkpoint of everything that the rest of the run depends on."""
         tensors = {
             "model": self.weights(),
             "optimizer": distributed.moments_of(self.task.model, self.optimizer),
@@ -280,7 +293,7 @@ class Trainer:
     def _require_same_run(self, theirs: dict[str, Any]) -> None:
         ours = identity(self.config)
         defaults = getattr(self.task, "option_defaults", {})
-        for values in (ours, theirs):  # to spell out a default changes nothing
+        for values in (ours, theirs):  # a default may be given or left out
             values["data.options"] = {**defaults, **values.get("data.options", {})}
         differ = [
             f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}"
@@ -311,7 +324,7 @@ class Trainer:
             if self._is_saved:
                 raise Interrupted(number)
 
-        if threading.current_thread() is not threading.main_thread():  # only that one may ask
+        if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
             yield
             return
         watched = (signal.SIGTERM, signal.SIGINT)
@@ -323,7 +336,7 @@ class Trainer:
                 signal.signal(number, handler)
 
     def _stop_if(self, number: int, log: Log) -> None:
-        """After a checkpoint: end the run if a signal asked for it."""
+        """End the run if there was a signal. Called after a checkpoint."""
         if number:
             log.say(f"stopped by signal {number} after step {self.step}; a checkpoint is saved")
             raise Interrupted(number)
@@ -344,7 +357,7 @@ def identity(config: RunConfig) -> dict[str, Any]:
     for table in ("model", "data", "train"):
         values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
     if not values["model.start"]:
-        del values["model.start"]  # as in runs from before there was such a thing
+        del values["model.start"]  # as in runs from before this setting existed
     return {key: value for key, value in values.items() if key not in _FREE}
 
 
@@ -355,5 +368,5 @@ def fingerprint(config: RunConfig) -> str:
 
 
 def set_precision(precision: str) -> None:
-    """How float32 matrix products are computed on a GPU, in this process."""
+    """Set how this process computes float32 matrix products on a GPU."""
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")

@@ -1,4 +1,4 @@
-"""`flashgatr data arteries` and `flashgatr predict arteries`: their options, and what they print."""
+"""`flashgatr data arteries` and `flashgatr predict arteries`: their options and output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
-    from .data.preparation import Result
+    from .data.preparation import PreparationResult
 
 SHOWN = 20  # failed samples named one by one
 MESH = (3, 2, 80)
@@ -183,7 +183,7 @@ def predict(
         typer.echo(f"wrote {file}")
 
 
-def _show(result: Result, folder: Path) -> None:
+def _show(result: PreparationResult, folder: Path) -> None:
     for error in list(result.failed.values())[:SHOWN]:
         typer.echo(f"error: {error}", err=True)
     if len(result.failed) > SHOWN:

@@ -18,7 +18,7 @@ from . import EXPERIMENT
 from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
 from .data.mesh import Array, ArteryError, Mesh
 from .data.orientation import orientations, turned
-from .data.sets import Contents, choose, load
+from .data.sets import DataFolder, choose, load
 from .inference import predict_meshes
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
 
@@ -90,7 +90,7 @@ class ArteryTask:
         }
         self._choose("test")  # missing test data are an error now, not after the last step
 
-    def _choose(self, split: str) -> tuple[Contents, list[int]]:
+    def _choose(self, split: str) -> tuple[DataFolder, list[int]]:
         """What the folder holds, and the meshes of a set to use; an error if they are missing."""
         limit = self._limits[split] or None
         return choose(self.folder, split, limit=limit, division=self.options.division)

@@ -1,4 +1,4 @@
-"""What every baseline asks of its arguments and its input: one sentence when they do not fit."""
+"""Checks of a baseline's arguments and input, and a linear layer that accepts any precision."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def require_bool(name: str, value: object) -> None:
 
 
 def checked(x: Tensor, weight: Tensor, axes: tuple[str, ...], channels: int) -> Tensor:
-    """x (..., *axes, channels) in the residual stream's dtype, if it fits a network with this weight."""
+    """x (..., *axes, channels) in the residual stream's dtype, after checking shape, dtype and
+    device. `weight` is a parameter of the network.
+    """
     if not isinstance(x, Tensor):
         raise TypeError(f"expected a tensor, got {type(x).__name__}; make one with torch.as_tensor")
     if x.dim() <= len(axes) or x.shape[-1] != channels:
@@ -39,7 +41,7 @@ def checked(x: Tensor, weight: Tensor, axes: tuple[str, ...], channels: int) -> 
 
 
 class Linear(torch.nn.Linear):
-    """nn.Linear for inputs of any precision: the residual stream may have more bits than the weights."""
+    """nn.Linear that casts its input: the residual stream may have more bits than the weights."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.to(self.weight.dtype))

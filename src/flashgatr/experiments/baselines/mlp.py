@@ -1,7 +1,7 @@
 """Multi-layer perceptron: Linear, then GELU and Linear once per hidden layer.
 
-On sets, flatten the items: (B, N, C) to (B, N·C). It then knows neither the symmetry of space nor that of the items, and
-works for one number of items only.
+On sets, flatten the items: (B, N, C) to (B, N·C). The network is then neither equivariant to
+motions nor to permutations of the items, and works for a single number of items.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     x = x + attention(norm(x))          norm: LayerNorm over channels, without gain and bias
     x = x + mlp(norm(x))                mlp: C to mlp_ratio·C, GELU, back to C
 
-Linear in, Linear out, no norm at the end. Heads have ⌊C / H⌋ channels; with rotary positions an even number, at least 16.
+A linear map comes before and after the blocks; there is no final norm. Heads have ⌊C / H⌋ channels;
+with rotary positions, this is rounded up to an even number and is at least 16.
 Shapes: B batch, N items, C channels, H heads, D channels per head.
 """
 
@@ -33,10 +34,11 @@ def head_width(channels: int, num_heads: int, rotary: bool) -> int:
 
 
 class LayerNorm(nn.Module):
-    """LayerNorm over channels, without parameters; `legacy`: over the items of the sample, too.
+    """LayerNorm over channels, without parameters; with `legacy`, over channels and items.
 
-    Releases of the authors' code before August 2024 had the latter, presumably also when the paper was written. In
-    packed sets they took one mean and variance of all samples; here it is one per sample, so that samples never mix.
+    Releases of the authors' code before August 2024 normalise over both; presumably the paper's
+    experiments did so too. For packed sets those releases use one mean and variance for all
+    samples; here every sample has its own, so that samples never mix.
     """
 
     def __init__(self, legacy: bool = False) -> None:
@@ -55,7 +57,7 @@ class LayerNorm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Attention of a set to itself; `multi_query`: keys and values shared by all heads."""
+    """Self-attention over a set; with `multi_query`, all heads share their keys and values."""
 
     def __init__(
         self,
@@ -129,8 +131,10 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Transformer over sets of items: features (..., N, in_channels) to (..., N, out_channels).
 
-    multi_query: keys and values shared by all heads.  mlp_ratio: width of the MLPs, in hidden channels.
-    rotary: positions in the order of the items.  checkpoint: recompute each block in the backward pass.
+    multi_query: all heads share their keys and values.
+    mlp_ratio: width of the MLPs relative to hidden_channels.
+    rotary: rotary encoding of the items' positions.
+    checkpoint: recompute each block in the backward pass to save memory.
     legacy_norm: normalise over items and channels, as early releases of the authors' code did.
 
     >>> net = Transformer(7, 3, hidden_channels=32, num_blocks=2, num_heads=4)
@@ -139,7 +143,7 @@ class Transformer(nn.Module):
     """
 
     item_axes = 1
-    """How many axes count items."""
+    """Number of axes that count items."""
 
     def __init__(
         self,
@@ -173,7 +177,8 @@ class Transformer(nn.Module):
             require_bool(name, flag)
         if hidden_channels < num_heads:
             raise ValueError(
-                f"{num_heads} heads need at least {num_heads} hidden_channels, got {hidden_channels}"
+                f"{num_heads} heads need at least {num_heads} hidden_channels, "
+                f"got {hidden_channels}"
             )
         if not (_is_number(rotary_base) and math.isfinite(rotary_base) and rotary_base > 0):
             raise ValueError(f"rotary_base must be a positive number, got {rotary_base!r}")
@@ -207,9 +212,10 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Features (..., N, in_channels) to (..., N, out_channels).
 
-        mask: (..., N), True for valid items; others are ignored and come back as zero.
+        mask: (..., N), True for valid items; the others are ignored and their output is zero.
         attention_mask: boolean (True = may attend) or additive, (..., [heads,] N, N).
-        offsets: (B + 1) for packed sets; x is then (all items, in_channels). max_items: largest set, if known.
+        offsets: (B + 1) for packed sets; x is then (all items, in_channels).
+        max_items: size of the largest packed set, if known.
         """
         axes = ("N",) if self.item_axes == 1 else ("N1", "N2")
         x = checked(x, self.linear_in.weight, axes, self.linear_in.in_features)
@@ -268,27 +274,29 @@ class Transformer(nn.Module):
 
 
 class AxialTransformer(Transformer):
-    """Transformer over (..., N1, N2, in_channels): even blocks attend over the second axis, odd ones over the first.
+    """Transformer over (..., N1, N2, in_channels).
 
-    `rotary` is a pair: positions along the first, the second axis (True: both). `attention_mask` is None or a pair of
-    masks for the two axes; `mask` is (..., N1, N2).
+    Even blocks attend over the second axis, odd blocks over the first. `rotary` is a pair, for
+    positions along each of the two axes (True: both). `attention_mask` is None or a pair of masks
+    for the two axes; `mask` is (..., N1, N2).
     """
 
     item_axes = 2
 
     def forward(self, x: Tensor, **options: Any) -> Tensor:
-        """As Transformer's, for two item axes; packed sets (`offsets`) have only one and are an error."""
+        """As `Transformer.forward`, but with two item axes and without packed sets (`offsets`)."""
         masks = options.get("attention_mask")
         if options.get("offsets") is not None:
             raise ValueError("AxialTransformer takes padded sets (mask), not packed ones (offsets)")
         if masks is not None and not (isinstance(masks, (tuple, list)) and len(masks) == 2):
             raise TypeError(
-                "attention_mask of AxialTransformer must be a pair: one mask (or None) per item axis"
+                "attention_mask of AxialTransformer must be a pair: one mask (or None) per item "
+                "axis"
             )
         return super().forward(x, **options)
 
     def _run_blocks(self, x: Tensor, sets: Sets, attention_mask: Any) -> Tensor:
-        """Keep the attended axis next to the channels: swap the two before and after odd blocks."""
+        """Swap the item axes before and after odd blocks: blocks attend over the last item axis."""
         along_first, along_second = attention_mask or (None, None)
         *leading, first, second = sets.shape
         mask = None if sets.mask is None else sets.mask.transpose(-2, -1)

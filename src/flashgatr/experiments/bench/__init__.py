@@ -1,7 +1,7 @@
-"""Benchmarks: each is a module with `run()`, which measures, prints a table and records its results.
+"""Benchmarks: each is a module with `run()`, which measures, prints a table and records results.
 
-`scaling-figure`, `nbody-figure` and `page` measure nothing: they draw docs/images/scaling.png and nbody.png, and fill in the
-tables of docs/benchmarks.md from what is recorded.
+`scaling-figure`, `nbody-figure` and `page` do not measure: they draw docs/images/scaling.png and
+nbody.png, and write the tables of docs/benchmarks.md, from recorded results.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SPEED = (
     "shortcuts",
     "libraries",
 )
-"""How fast it is; `nbody-step` comes first, because it times the first call of a process."""
+"""Benchmarks of speed; `nbody-step` comes first, because it times the first call of a process."""
 NAMES = (*SPEED, "numerics", "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
-"""What `all` runs, in this order."""
-_ELSEWHERE = {
+"""The benchmarks that `all` runs, in this order."""
+_OF_DATA = {
     "simulator": ("data.simulator", "run"),
     "nbody-labels": ("data.nbody_labels", "run"),
     "artery-preprocessing": ("data.artery_preprocessing", "run"),
@@ -38,17 +38,20 @@ _OTHERS = {
 
 
 def find(name: str) -> Callable[[], object]:
-    """What to call for this name."""
+    """The function that runs this benchmark."""
     if name not in (*NAMES, *_OTHERS):
         known = ", ".join([*NAMES, "scaling-figure", "nbody-figure", "page"])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
-    module, function = (_ELSEWHERE | _OTHERS).get(name, (name.replace("-", "_"), "run"))
+    module, function = (_OF_DATA | _OTHERS).get(name, (name.replace("-", "_"), "run"))
     found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)
     return found
 
 
 def run(names: Sequence[str]) -> list[str]:
-    """Run benchmarks by their names, and return those that failed: of several, one that fails stops no other."""
+    """Run benchmarks by name and return the names of those that failed.
+
+    A benchmark that fails does not stop the others; a single one raises its error.
+    """
     every = [each for name in names for each in (NAMES if name == "all" else (name,))]
     found = {name: find(name) for name in every}
     if len(found) == 1:

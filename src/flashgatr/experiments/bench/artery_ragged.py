@@ -1,11 +1,12 @@
-"""The artery networks on meshes of 3,700 to 8,000 vertices, 8 to a batch, other meshes in every step: as the engine trains.
-The meshes are random and, where the data of the artery experiment lie in data/arteries, also real.
+"""Training steps of the artery networks on batches of 8 meshes with 3,700 to 8,000 vertices.
 
-Forward, backward, clip and Adam; on a GPU as one CUDA graph per size of padded pairs (`train.shape_graphs`). Time per 1,000 vertices,
-beside forward and backward of meshes of one size (`artery-step`, as a graph) in the same run. Steps follow each other without a
-pause, as in training. Before measuring, every size is met once. The host's time is what it takes to make the batches and to
-issue the steps. Steps that take more than three times the median are counted: that is what something compiled or planned
-again looks like.
+Every step takes other meshes: random ones and, if the artery data are in data/arteries, also real
+ones. A step is forward, backward, clipping and Adam; on a GPU it is one CUDA graph per size of
+padded pairs (`train.shape_graphs`). Times are per 1,000 vertices; forward and backward on meshes of
+one size (`artery-step`, as a graph) are measured in the same run for comparison. Steps follow each
+other without a pause, as in training, and every size runs once before the measurement. The host's
+time is that of building the batches and issuing the steps. `slow steps` counts steps that take more
+than three times the median, which indicates that something was compiled or captured again.
 """
 
 from __future__ import annotations
@@ -31,13 +32,21 @@ from ..arteries.batches import ROUND, pack
 from ..arteries.data.mesh import Mesh
 from ..arteries.task import ArteryTask, Options
 from . import timing, workload
-from .artery_step import FEWER_MESHES, FEWER_VERTICES, MESHES, VERTICES, fixed_size, told, works
-from .timing import Found, Report
+from .artery_step import (
+    FEWER_MESHES,
+    FEWER_VERTICES,
+    MESHES,
+    VERTICES,
+    fixed_size,
+    width_setting,
+    works,
+)
+from .timing import CaseReport, Found
 from .workload import Make
 
 SMALLEST, LARGEST = 3700, 8000
-MADE = 96
-"""Meshes to draw batches from."""
+POOL = 96
+"""Number of random meshes that batches are drawn from."""
 STEPS = 30
 FOLDER = Path("data/arteries")
 OUTLIER = 3
@@ -52,8 +61,8 @@ class RandomMeshes(ArteryTask):
         draw = np.random.default_rng(0)
         self.device, self.options = device, Options()
         self.model = EXPERIMENT.build(model, options).to(device)
-        self._train = pack([_mesh(draw, int(draw.integers(*sizes))) for _ in range(MADE)], device)
-        self.samples = MADE
+        self._train = pack([_mesh(draw, int(draw.integers(*sizes))) for _ in range(POOL)], device)
+        self.samples = POOL
 
 
 def real_meshes(model: str, options: dict[str, Any], device: torch.device) -> ArteryTask:
@@ -72,7 +81,7 @@ def _mesh(draw: np.random.Generator, nodes: int) -> Mesh:
 
 
 def ragged(make: Callable[[], ArteryTask], meshes: int, *, steps: int) -> Found:
-    """Median time per 1,000 vertices, and how many steps were far above it."""
+    """Median time per 1,000 vertices, and the number of steps that took far longer."""
     task = make()
     device, cuda = task.device, task.device.type == "cuda"
     config = TrainConfig(cuda_graph=cuda, precision="bfloat16" if cuda else "float32")
@@ -105,7 +114,7 @@ def ragged(make: Callable[[], ArteryTask], meshes: int, *, steps: int) -> Found:
 
 
 def regular(make: Make, size: tuple[int, int], *, graph: bool) -> Found:
-    """The same of meshes of one size."""
+    """Time per 1,000 vertices on meshes of one size."""
     metrics = fixed_size(make, size, graph=graph).metrics
     per_thousand = 1000 * metrics.pop("time") / (size[0] * size[1])
     return Found({"time per 1,000 items": per_thousand, **metrics})
@@ -117,10 +126,12 @@ def run() -> None:
     meshes, vertices = (MESHES, VERTICES) if cuda else (FEWER_MESHES, FEWER_VERTICES)
     sizes = (SMALLEST, LARGEST) if cuda else (100, 250)
     precision = workload.usual_precision(device)
-    report = Report("artery-ragged", keep=cuda, batch=meshes, precision=precision, cuda_graph=cuda)
+    report = CaseReport(
+        "artery-ragged", keep=cuda, batch=meshes, precision=precision, cuda_graph=cuda
+    )
     with timing.precision(precision):
         for (model, width), make in works(device).items():
-            settings = {**told(width), "ragged": False, "items": vertices}
+            settings = {**width_setting(width), "ragged": False, "items": vertices}
             report.run(model, settings, partial(regular, make, (meshes, vertices), graph=cuda))
             options = {} if width is None else {"attention_width": width}
             tasks: dict[str, Callable[[], ArteryTask]] = {
@@ -129,7 +140,7 @@ def run() -> None:
             if cuda and FOLDER.is_dir():
                 tasks["real meshes"] = partial(real_meshes, model, options, device)
             for items, task in tasks.items():
-                settings = {**told(width), "ragged": True, "items": items}
+                settings = {**width_setting(width), "ragged": True, "items": items}
                 todo = partial(ragged, task, meshes, steps=STEPS if cuda else 4)
                 report.run(model, settings, todo)
     report.show()

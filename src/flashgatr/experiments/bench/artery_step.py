@@ -1,7 +1,8 @@
-"""Forward and backward of the artery networks on meshes of one size, 8 of 7,000 vertices, without checkpointing.
+"""Forward and backward of the artery networks on 8 meshes of 7,000 vertices, without checkpointing.
 
-GATr with q, k, v as wide as the paper's parameter counts say (width factor 1) and as the authors' code has them (2), and a
-Transformer of 160 channels; eagerly and as one CUDA graph, the Transformer also with compiled blocks in the graph.
+GATr with the attention width that the paper's parameter counts imply (width factor 1) and with that
+of the authors' code (2), and a Transformer with 160 channels. Each runs eagerly and as one CUDA
+graph, the Transformer also with compiled blocks in the graph.
 """
 
 from __future__ import annotations
@@ -12,27 +13,28 @@ from typing import Any
 import torch
 
 from . import timing, workload
-from .timing import Found, Report
+from .timing import CaseReport, Found
 from .workload import Make
 
 MESHES, VERTICES = 8, 7000
 FEWER_MESHES, FEWER_VERTICES = 2, 200  # on a CPU
 NUMBERS = 7, 3
-"""Of every vertex, into and out of the Transformer: position, normal and distance to the inlet; a vector."""
+"""Input and output channels of the Transformer: position, normal and distance to the inlet; a
+vector."""
 
 
 def works(device: torch.device) -> dict[tuple[str, int | None], Make]:
-    """How to make the networks: by model and width factor."""
-    made: dict[tuple[str, int | None], Make] = {
+    """Functions that build the networks, by model and width factor."""
+    found: dict[tuple[str, int | None], Make] = {
         ("gatr", width): partial(workload.gatr, "arteries", device, attention_width=width)
         for width in (1, 2)
     }
-    made["transformer", None] = partial(workload.transformer, NUMBERS, device, hidden_channels=160)
-    return made
+    found["transformer", None] = partial(workload.transformer, NUMBERS, device, hidden_channels=160)
+    return found
 
 
-def told(width: int | None) -> dict[str, Any]:
-    """The width factor as a setting, of networks that have one."""
+def width_setting(width: int | None) -> dict[str, Any]:
+    """The width factor as a setting, for networks that have one."""
     return {} if width is None else {"width_factor": width}
 
 
@@ -44,7 +46,7 @@ def fixed_size(
     compiled: bool = False,
     overlap: bool = False,
 ) -> Found:
-    """Time and memory on a batch that never changes."""
+    """Time and memory of steps on the same batch."""
     work = make()
     if compiled:
         work.compile()
@@ -58,7 +60,7 @@ def run() -> None:
     cuda = device.type == "cuda"
     size = (MESHES, VERTICES) if cuda else (FEWER_MESHES, FEWER_VERTICES)
     precision = workload.usual_precision(device)
-    report = Report("artery-step", keep=cuda, batch=size[0], items=size[1], precision=precision)
+    report = CaseReport("artery-step", keep=cuda, batch=size[0], items=size[1], precision=precision)
     with timing.precision(precision):
         for (model, width), make in works(device).items():
             modes = [(False, False)]  # (CUDA graph, compiled)
@@ -67,7 +69,7 @@ def run() -> None:
             if cuda and model == "transformer":
                 modes.append((True, True))
             for graph, compiled in modes:
-                settings = {**told(width), "cuda_graph": graph, "compile": compiled}
+                settings = {**width_setting(width), "cuda_graph": graph, "compile": compiled}
                 todo = partial(fixed_size, make, size, graph=graph, compiled=compiled)
                 report.run(model, settings, todo)
     report.show()

@@ -1,7 +1,8 @@
-"""Forward and backward on a CPU with two threads: the n-body GATr beside the n-body Transformer, 64 systems of 4 bodies.
+"""Forward and backward of the n-body GATr and Transformer on a CPU with two threads.
 
-The two take turns in one process, so that whatever else the machine does slows both. The ratio is GATr's time over the
-Transformer's, of medians and of minima.
+The batch has 64 systems of 4 bodies. The two models take turns in one process, so that
+other load on the machine slows both. The ratio is GATr's time divided by the Transformer's, once of
+medians and once of minima.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import torch
 
 from . import timing
 from .nbody_step import BATCH, BODIES, RandomSystems
-from .timing import Found, Report
+from .timing import CaseReport, Found
 
 THREADS, ROUNDS = 2, 60
 PATIENCE = 60_000.0
-"""Milliseconds: enough for all rounds, also where the machine has other work."""
+"""Milliseconds: enough for all rounds, even if the machine is busy."""
 MODELS = ("gatr", "transformer")
 
 
@@ -33,7 +34,7 @@ def run() -> None:
         print("cpu-step is for machines without a GPU; to run it here, set CUDA_VISIBLE_DEVICES=''")
         return
     settings = dict(batch=BATCH, items=BODIES, threads=THREADS, precision="float32")
-    report = Report("cpu-step", keep=True, **settings)
+    report = CaseReport("cpu-step", keep=True, **settings)
     with timing.threads(THREADS):
         found = report.attempt(" and ".join(MODELS), {}, measure)
         for statistic, reduce in (("median", statistics.median), ("minimum", min)):

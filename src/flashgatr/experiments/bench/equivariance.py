@@ -1,8 +1,9 @@
-"""How exact is the network, near the origin and far from it?
+"""How accurate is the network near the origin and far from it?
 
-For each precision and distance: the largest error of the invariant outputs over their standard deviation, against float64 on
-the same (moved in float64, then rounded) input; 10 blocks, 16 mv + 128 s channels, default initialisation, mean of three seeds.
-float64 itself is measured against the same scene at the origin.
+For each precision and distance: the largest error of the invariant outputs, divided by their
+standard deviation. The reference is float64 on the same input, which is moved in float64 and then
+rounded; the reference of float64 itself is the scene at the origin. The network has 10 blocks of
+16 mv + 128 s channels with default initialisation; results are means over three seeds.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ SEEDS = 3
 
 
 def scene(distance: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Points and velocities of four sets of 16, far from the origin by `distance`, float64."""
+    """Points and velocities of four sets of 16 items at this distance from the origin, and random
+    scalars; float64.
+    """
     generator = torch.Generator().manual_seed(seed)
     points, velocity = torch.randn(2, 4, 16, 3, generator=generator, dtype=torch.float64)
     shift = distance * torch.tensor([0.6, -0.48, 0.64], dtype=torch.float64)

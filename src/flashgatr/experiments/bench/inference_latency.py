@@ -1,4 +1,4 @@
-"""How long one small system takes without gradients: the n-body networks on a single system of four bodies.
+"""Latency of inference: the n-body networks on a single system of four bodies, without gradients.
 
 On a GPU eagerly and as one CUDA graph; on a CPU eagerly, with one thread and with two.
 """
@@ -13,7 +13,7 @@ import torch
 from ..nbody.models import GATrNBody
 from . import timing
 from .nbody_step import BODIES, RandomSystems
-from .timing import Found, Report
+from .timing import CaseReport, Found
 
 
 def measure(model: str, device: torch.device, *, graph: bool = False) -> Found:
@@ -33,7 +33,7 @@ def measure(model: str, device: torch.device, *, graph: bool = False) -> Found:
 
 def run() -> None:
     device = timing.pick_device()
-    report = Report("inference-latency", keep=True, batch=1, items=BODIES)
+    report = CaseReport("inference-latency", keep=True, batch=1, items=BODIES)
     for model in ("gatr", "transformer"):
         if device.type == "cuda":
             for precision, graph in (("float32", False), ("float32", True), ("tf32", True)):
@@ -42,7 +42,7 @@ def run() -> None:
                     report.run(model, {"precision": precision, "cuda_graph": graph}, todo)
             continue
         for number in (1, 2):
-            with timing.threads(number):  # the record names the machine by its threads
+            with timing.threads(number):  # the number of threads is part of the machine's name
                 settings = {"precision": "float32", "threads": number}
                 report.run(model, settings, partial(measure, model, device))
     report.show()

@@ -1,7 +1,7 @@
-"""Other implementations, where they are installed: forward and backward of a network of the n-body size, eagerly.
+"""Other implementations, if they are installed: eager forward and backward at the n-body size.
 
-`gatr` is the authors' package. `lgatr` is the transformer of Lorentz symmetry, another algebra without join and distances:
-not the same function, but work of the same shape.
+`gatr` is the authors' package. `lgatr` is the Lorentz-equivariant transformer, with another algebra
+and without join and distances: not the same function, but a similar amount of work.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ... import GATr
 from ...config import preset
 from . import timing, workload
 from .nbody_step import BATCH, BODIES
-from .timing import Found, Report
+from .timing import CaseReport, Found
 
 PACKAGES = {"gatr": "GATr", "lgatr": "LGATr"}
-"""Package and the class of its network."""
+"""Packages and the classes of their networks."""
 _CONFIG = preset("nbody")
 
 
-def theirs(package: str) -> nn.Module:
-    """The network of another package, as wide and deep as the preset `nbody`."""
+def other_network(package: str) -> nn.Module:
+    """The network of another package, with the width and depth of the preset `nbody`."""
     module: Any = importlib.import_module(package)
     network: nn.Module = getattr(module, PACKAGES[package])(
         in_mv_channels=_CONFIG.in_mv_channels,
@@ -43,8 +43,8 @@ def theirs(package: str) -> nn.Module:
 
 
 def measure(package: str, device: torch.device) -> Found:
-    """`flashgatr` is ours."""
-    net = GATr(_CONFIG) if package == "flashgatr" else theirs(package)
+    """Time and memory of a package's network; "flashgatr" is this package."""
+    net = GATr(_CONFIG) if package == "flashgatr" else other_network(package)
     channels = _CONFIG.in_mv_channels, _CONFIG.in_s_channels
     work = workload.multivector_work(net.to(device), *channels, device, "float32")
     sample = work.sample(BATCH, BODIES)
@@ -56,11 +56,11 @@ def run() -> None:
     installed = [name for name in PACKAGES if importlib.util.find_spec(name) is not None]
     for name in PACKAGES:
         if name not in installed:
-            print(f"libraries: the package {name} would be compared if it were installed")
+            print(f"libraries: the package {name} is not installed and is not compared")
     if not installed:
         return
     settings = dict(batch=BATCH, items=BODIES, precision="float32")
-    report = Report("libraries", keep=device.type == "cuda", **settings)
+    report = CaseReport("libraries", keep=device.type == "cuda", **settings)
     with timing.precision("float32"):
         for name in ("flashgatr", *installed):
             report.run(name, {}, partial(measure, name, device))

@@ -1,6 +1,6 @@
-"""The paper's n-body figure, from results of `sweep --record`: error against training systems.
+"""The paper's n-body figure, error against training systems, from results of `sweep --record`.
 
-It measures nothing and needs no GPU; `draw` makes docs/images/nbody.png.
+`draw` writes docs/images/nbody.png; it does not measure and needs no GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def read(source: Path) -> list[dict[str, Any]]:
         label = LABELS.get((settings.get("recipe"), line["model"]))
         if label and line["metric"] == "mse":
             case = label, settings["train_samples"], settings["set"]
-            values[case][settings["seed"]] = line["value"]  # the last one counts
+            values[case][settings["seed"]] = line["value"]  # a later line replaces earlier ones
     groups: dict[tuple[str, int], dict[str, Any]] = {}
     for label, samples, name in sorted(values):
         group = groups.setdefault(

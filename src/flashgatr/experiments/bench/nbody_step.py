@@ -1,9 +1,9 @@
 """One training step of the n-body models as the engine runs it: forward, backward, clip, Adam.
 
-64 systems of 4 bodies. Eagerly (GATr also without clip and Adam) and, on a GPU, as one CUDA graph; the Transformer also with
-compiled blocks in the graph (GATr's kernels leave nothing to compile), GATr also through its plain layers. `first_call` is the
-time from building GATr to the end of its first step, compilation of kernels included: for a fair figure, start without
-Triton's cache.
+64 systems of 4 bodies. Models run eagerly (GATr also without clipping and Adam) and, on a GPU, as
+one CUDA graph; the Transformer also with compiled blocks in the graph (GATr's kernels leave nothing
+to compile), GATr also with its plain layers. `first_call` is the time from building GATr to the end
+of its first step, including the compilation of kernels; clear Triton's cache for a fair result.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ...train.distributed import World
 from ...train.settings import TrainConfig
 from ...train.stepper import Stepper, make_optimizer
 from ..nbody import EXPERIMENT
-from ..nbody import models as _models  # noqa: F401  registers the models
+from ..nbody import models as _models  # noqa: F401  not imported within `first_call`
 from ..nbody.task import NBodyBatch
 from . import timing
-from .timing import Found, Report
+from .timing import CaseReport, Found
 
 BATCH, BODIES = 64, 4
 MODELS = ("gatr", "transformer", "mlp")
@@ -33,7 +33,7 @@ Precision = Literal["tf32", "float32"]
 
 
 class RandomSystems:
-    """A task of the engine on random systems that never change."""
+    """A task of the engine with one fixed batch of random systems."""
 
     def __init__(self, name: str, device: torch.device, batch: int = BATCH) -> None:
         self.model = EXPERIMENT.build(name, {}).to(device)
@@ -74,17 +74,19 @@ class Case(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        told = self._asdict()
-        del told["model"]
+        found = self._asdict()
+        del found["model"]
         if self.model != "gatr":
-            del told["path"]
+            del found["path"]
         if self.optimizer:
-            del told["optimizer"]
-        return told
+            del found["optimizer"]
+        return found
 
 
 def cases(cuda: bool) -> Iterator[Case]:
-    """Of two cases that differ in the path alone, the fused one comes last: the latest result is the one that counts."""
+    """All cases. Of two that differ only in the path, the fused one comes last, because the latest
+    result counts.
+    """
     precisions: tuple[Precision, ...] = ("tf32", "float32") if cuda else ("float32",)
     for precision in precisions:
         for model in MODELS:
@@ -100,14 +102,14 @@ def cases(cuda: bool) -> Iterator[Case]:
 
 
 def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool = False) -> Found:
-    """Time and memory of a step, and how long the first one took if that is wanted."""
+    """Time and memory of a step and, with `first_call`, the seconds of the first one."""
     plain = plain_kernels() if case.path == "plain" else contextlib.nullcontext()
     with timing.precision(case.precision), plain:
         memory = None
         if case.cuda_graph:
-            _step(
-                case, device
-            )()  # compiles everything, so that the capture's peak is the step's own
+            step = _step(case, device)
+            step()  # compiles everything, so that the peak of the capture is that of the step
+            del step
             timing.release()
             timing.reset_peak(device)
         begin = time.perf_counter()
@@ -139,8 +141,8 @@ def _step(case: Case, device: torch.device) -> timing.Step:
 def run() -> None:
     device = timing.pick_device()
     cuda = device.type == "cuda"
-    report = Report("nbody-step", keep=cuda, batch=BATCH, items=BODIES)
-    torch.zeros(1, device=device)  # starts the device, which is no part of anybody's first call
+    report = CaseReport("nbody-step", keep=cuda, batch=BATCH, items=BODIES)
+    torch.zeros(1, device=device)  # starts the device, which is not part of the first call
     waiting = True
     for case in cases(cuda):
         first_call = waiting and case.model == "gatr" and case.path == "fused"

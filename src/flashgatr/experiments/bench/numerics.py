@@ -1,7 +1,9 @@
-"""How exact are the fused operators, beside the plain layers in the same precision? Both against the plain layers in float64.
+"""How accurate are the fused operators, compared with the plain layers in the same precision?
 
-The paper's networks on sets of odd sizes. An error is the norm of the difference over the norm of the exact values: of all
-outputs, and of the whole gradient; the geometric mean of a few draws, since one may be lucky.
+The reference for both is the plain layers in float64. The paper's networks run on sets of odd
+sizes. An error is the norm of the difference divided by the norm of the exact values, for all
+outputs and for the whole gradient. It is the geometric mean over a few random draws, because a
+single one may be an outlier.
 """
 
 from __future__ import annotations
@@ -19,20 +21,23 @@ from ... import GATr, embed_point
 from ...config import preset
 from ...kernels.paths import plain_kernels
 from . import timing, workload
-from .timing import Found, Report
+from .timing import CaseReport, Found
 
 SIZES = (1, 7, 17, 129)
 DRAWS = 5
 SETS = 3
 EPSILON = 0.3
-"""Of the distances: the weights of points near zero, as random inputs have them, would drown everything in the rounding of a few."""
+"""Distance epsilon. Random inputs give points with weights near zero; with a small epsilon, the
+rounding of a few such points would dominate the error."""
 PATHS = ("plain", "fused")
 Values = tuple[Tensor, Tensor]
 """All outputs, and the whole gradient."""
 
 
 def values(net: GATr, inputs: Sequence[Tensor], path: str, precision: str) -> Values:
-    """Outputs of the network, and the gradient of a fixed projection of them by inputs and parameters."""
+    """Outputs of the network, and the gradient of a fixed projection of them with respect to inputs
+    and parameters.
+    """
     mv, s = (x.detach().requires_grad_() for x in inputs)
     plain = plain_kernels() if path == "plain" else contextlib.nullcontext()
     with plain, timing.precision(precision), workload.autocast(mv.device, precision):
@@ -72,7 +77,7 @@ def measure(
 def run() -> None:
     device = timing.pick_device()
     precisions = ("float32", "tf32", "bfloat16") if device.type == "cuda" else ("float32",)
-    report = Report("numerics", keep=True, sets=SETS, draws=DRAWS)
+    report = CaseReport("numerics", keep=True, sets=SETS, draws=DRAWS)
     worst = 0.0
     for name in ("nbody", "arteries"):
         for precision in precisions:

@@ -1,11 +1,11 @@
-"""The pieces of a block alone, forward and backward: the fused operators beside the plain layers they stand for.
+"""Parts of a block, forward and backward: the fused operators and the plain layers they replace.
 
     queries   residual addition, norm, q, k, v and attention's features
     update    attention's output map, residual addition, norm, the geometric MLP
     block     all of it, with attention and the preparation of weights
 
-On a GPU each is replayed as a CUDA graph, so that kernels are compared and not launches. The arguments of the pieces are
-those with which a network of one block calls them.
+On a GPU each part is replayed as a CUDA graph, so that kernels are compared rather than launches.
+The arguments of each part are recorded from a network with one block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ...kernels.paths import plain_kernels
 from ...model import GATrBlock
 from ...shortcuts import BLOCK_NODE
 from . import timing, workload
-from .timing import Found, Report, Step
+from .timing import CaseReport, Found, Step
 
 PIECES = ("queries", "update", "block")
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -53,7 +53,7 @@ def one_block(name: str, device: torch.device) -> tuple[GATr, GATrBlock]:
 
 
 def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
-    """What the plain layers of the block are called with."""
+    """The parts as plain layers, with their arguments."""
     attention = block.attention
     heads = [attention.num_heads, attention.kv_heads, attention.kv_heads]
 
@@ -97,7 +97,7 @@ def plain_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
 
 
 def fused_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict[str, Call]:
-    """What the block calls the fused operators with."""
+    """The parts as fused operators, with their arguments."""
     with _recorded(fast, "run_block") as seen:
         net(*inputs)
     if "run_block" not in seen:
@@ -115,13 +115,15 @@ def fused_calls(net: GATr, block: GATrBlock, inputs: tuple[Tensor, ...]) -> dict
 
 
 def _some(function: Callable[..., Any], outputs: tuple[int, ...], *given: Any) -> Any:
-    """The outputs that a block uses; the others are for the backward pass."""
+    """The outputs that a block uses; the other outputs are for the backward pass."""
     found = function(*given)
     return [found[i] for i in outputs]
 
 
 def _cut(x: Any) -> Any:
-    """A tensor without its past: that lives on another stream, which a captured step must not meet."""
+    """A tensor detached from its graph, which was recorded on another stream; a captured step must
+    not depend on that.
+    """
     if not isinstance(x, Tensor) or isinstance(x, nn.Parameter):
         return x
     return x.detach().requires_grad_(x.requires_grad)
@@ -129,7 +131,7 @@ def _cut(x: Any) -> Any:
 
 @contextlib.contextmanager
 def _recorded(module: ModuleType, *names: str) -> Iterator[dict[str, Call]]:
-    """Within: the last calls of these functions by a module."""
+    """A context that records the last call of each of these functions of a module."""
     seen: dict[str, Call] = {}
 
     def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +149,7 @@ def _recorded(module: ModuleType, *names: str) -> Iterator[dict[str, Call]]:
 
 
 def gradient_step(call: Call, parameters: list[Tensor]) -> Step:
-    """The call and its backward pass, with random gradients that stay the same."""
+    """The call and its backward pass, with fixed random gradients of the outputs."""
     function, given = call
     leaves: list[Tensor] = []
 
@@ -186,7 +188,7 @@ def measure(
 def run() -> None:
     device = timing.pick_device()
     cuda = device.type == "cuda"
-    report = Report("operators", keep=cuda, cuda_graph=cuda)
+    report = CaseReport("operators", keep=cuda, cuda_graph=cuda)
     for shape, name, items, precision in shapes(cuda):
         for piece in PIECES:
             for path in ("plain", "fused"):

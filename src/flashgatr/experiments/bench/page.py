@@ -1,6 +1,6 @@
-"""The tables of docs/benchmarks.md, made from what is recorded: a table per benchmark of speed and machine.
+"""The tables of docs/benchmarks.md, from recorded results: one per benchmark of speed and machine.
 
-Shown is what every machine measured last: of the lines that share the date of its last one, the last of each case.
+A table shows the results of the machine's last day with results; of repeated cases, the last one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ BEGIN, END = "<!-- results: flashgatr bench page -->", "<!-- end of results -->"
 
 
 def latest(file: Path) -> list[dict[str, Any]]:
-    """The lines of every machine's last day, in the order in which cases came up; of equal cases the last one."""
+    """The lines of every machine's last day, in the order of the cases' first lines; of repeated
+    cases the last line.
+    """
     if not file.exists():
         return []
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
@@ -51,10 +53,10 @@ def _table(benchmark: str, lines: list[dict[str, Any]]) -> str:
     metrics = [f"{metric} ({unit})" for metric, unit in UNITS.items()]
     columns = list(dict.fromkeys(key for row in rows.values() for key in row))
     columns.sort(key=lambda key: metrics.index(key) if key in metrics else -1)
-    told = lines[-1]
+    last = lines[-1]
     return "\n".join(
         [
-            f"**{benchmark}**, {told['machine']}, torch {told['torch']}, {told['date']}:",
+            f"**{benchmark}**, {last['machine']}, torch {last['torch']}, {last['date']}:",
             "",
             f"| {' | '.join(columns)} |",
             "|---" * len(columns) + "|",
@@ -72,14 +74,14 @@ def _shown(value: object) -> str:
 
 
 def filled(text: str, folder: Path) -> str:
-    """The text of the page, with the tables of this folder."""
+    """The text of the page with the tables from this folder."""
     if BEGIN not in text or END not in text:
-        raise ValueError(f"the page must have the lines {BEGIN} and {END}, between which tables go")
+        raise ValueError(f"the page must have the lines {BEGIN} and {END} around the tables")
     before, rest = text.split(BEGIN, 1)
     return f"{before}{BEGIN}\n\n{tables(folder)}\n\n{END}{rest.split(END, 1)[1]}"
 
 
 def write(page: Path = PAGE, folder: Path = results.FOLDER) -> None:
-    """Put the tables of what is recorded into the page."""
+    """Write the tables of recorded results into the page."""
     write_atomically(page, filled(page.read_text(), folder))
     print(f"wrote the tables of {page}")

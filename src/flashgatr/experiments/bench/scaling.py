@@ -1,10 +1,12 @@
-"""Time and memory of forward and backward against the number of items, GATr beside a Transformer of the same width.
+"""Time and memory of forward and backward against the number of items, for GATr and a Transformer
+of the same width.
 
-Four sets of N items with four multivectors each; GATr of 8 multivector and 16 scalar channels, whose hidden state has as
-many numbers as the Transformer has channels (144). Each case eagerly and, up to 32,768 items, as one CUDA graph: the
-faster one counts. Without checkpointing, and at three sizes with it, as in the paper (eagerly).
+Four sets of N items with four multivectors each. GATr has 8 multivector and 16 scalar channels,
+which are as many numbers as the Transformer has channels (144). Each case runs eagerly and, up to
+32,768 items, as one CUDA graph; the faster result counts. At two sizes there is also a case with
+checkpointing, as in the paper (eagerly).
 
-`draw` makes docs/images/scaling.png from what is recorded; it needs no GPU.
+`draw` writes docs/images/scaling.png from recorded results; it needs no GPU.
 """
 
 from __future__ import annotations
@@ -18,23 +20,24 @@ import torch
 from .. import results
 from ..report import plots
 from . import timing, workload
-from .artery_step import fixed_size, told
+from .artery_step import fixed_size, width_setting
 from .page import latest
-from .timing import Found, Report
+from .timing import CaseReport, Found
 from .workload import Make
 
 SETS, CHANNELS = 4, 144
 NUMBERS = 64, 16
-"""Of every item, into and out of the Transformer: four multivectors, and one."""
+"""Input and output channels of the Transformer: four multivectors, and one."""
 SIZES = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 CHECKPOINTED = (1024, 16384)
 COMPILED = (256, 2048, 16384)
-"""Sizes at which the Transformer's blocks are compiled too; GATr's kernels leave nothing to compile."""
+"""Sizes at which the Transformer also runs compiled; GATr's kernels leave nothing to compile."""
 LARGEST_GRAPH = 32768
 LARGEST_OVERLAP = 2048
-"""Up to so many items, weights' gradients are computed beside the rest: larger sets fill the GPU by themselves."""
+"""Largest number of items at which weight gradients are computed on a side stream; larger sets fill
+the GPU without it."""
 LONGEST = 8000.0
-"""After a step of so many milliseconds, there are no larger ones."""
+"""Milliseconds; after a slower step, larger sizes are skipped."""
 FEWER_SIZES = (16, 64, 256)  # on a CPU
 FIGURE = Path("docs/images/scaling.png")
 LABELS = {
@@ -47,7 +50,7 @@ Line = list[tuple[int, float]]
 
 
 def best(
-    report: Report, model: str, settings: dict[str, Any], make: Make, graph: bool
+    report: CaseReport, model: str, settings: dict[str, Any], make: Make, graph: bool
 ) -> Found | None:
     """The faster of eager and (if `graph`) captured, with its mode; None if neither ran."""
     size = SETS, settings["n_items"]
@@ -74,7 +77,7 @@ def run() -> None:
     device = timing.pick_device()
     cuda = device.type == "cuda"
     precision = workload.usual_precision(device)
-    report = Report("scaling", keep=cuda, batch=SETS, precision=precision)
+    report = CaseReport("scaling", keep=cuda, batch=SETS, precision=precision)
     sizes = SIZES if cuda else FEWER_SIZES
     plans = [(False, sizes), (True, [n for n in CHECKPOINTED if n in sizes])]
     with timing.precision(precision):
@@ -82,11 +85,15 @@ def run() -> None:
             for model, width in LABELS:
                 make = _make(model, width, checkpointing, device)
                 for n in numbers:
-                    settings = {**told(width), "n_items": n, "checkpointing": checkpointing}
+                    settings = {
+                        **width_setting(width),
+                        "n_items": n,
+                        "checkpointing": checkpointing,
+                    }
                     graph = cuda and not checkpointing and n <= LARGEST_GRAPH
                     found = best(report, model, settings, make, graph)
                     if found is None:
-                        break  # most likely out of memory, as all larger ones would be
+                        break  # most likely out of memory, as larger sizes would be
                     report.add(model, settings, found)
                     if found.metrics["time"] > LONGEST:
                         break
@@ -107,7 +114,7 @@ def _make(model: str, width: int | None, checkpointing: bool, device: torch.devi
 
 
 def draw(source: Path | None = None, target: Path = FIGURE) -> None:
-    """Time, peak memory and GATr's share of the Transformer's, against the number of items."""
+    """Time, peak memory and the ratios of GATr to the Transformer, against the number of items."""
     source = source or results.FOLDER / "scaling.jsonl"
     lines = read(source)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,7 +123,7 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
 
 
 def read(source: Path) -> dict[str, dict[str, Line]]:
-    """By metric and label, without checkpointing: the last run on the machine that ran last."""
+    """Lines by metric and label, without checkpointing: the last results of the last machine."""
     found: dict[str, dict[str, Line]] = {"time": {}, "memory": {}}
     lines = latest(source)
     for line in lines:
@@ -128,7 +135,8 @@ def read(source: Path) -> dict[str, dict[str, Line]]:
             points.append((settings["n_items"], line["value"]))
     if not found["time"]:
         raise ValueError(
-            f"{source} has no results of the scaling benchmark; run flashgatr bench scaling on a GPU"
+            f"{source} has no results of the scaling benchmark; run flashgatr bench scaling on a "
+            "GPU"
         )
     return {metric: {k: sorted(v) for k, v in lines.items()} for metric, lines in found.items()}
 
@@ -149,11 +157,11 @@ def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
         ax.set(xscale="log", title=f"GATr / Transformer{dashed}", xlabel="items")
         ax.axhline(1, color=plots.GREY, linewidth=0.8)
         for metric, dash in (("time", "-"), ("memory", "--")):
-            theirs = dict(lines[metric].get("Transformer", []))
+            baseline = dict(lines[metric].get("Transformer", []))
             for label, points in lines[metric].items():
-                shares = [(n, x / theirs[n]) for n, x in points if n in theirs]
-                if label != "Transformer" and shares:
-                    ax.plot(*zip(*shares, strict=True), dash, markersize=4, **looks[label])
+                ratios = [(n, x / baseline[n]) for n, x in points if n in baseline]
+                if label != "Transformer" and ratios:
+                    ax.plot(*zip(*ratios, strict=True), dash, markersize=4, **looks[label])
         ax.set_ylim(bottom=0)
         for ax in axes:
             ax.grid(visible=True, axis="y")

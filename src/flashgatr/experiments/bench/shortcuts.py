@@ -1,9 +1,9 @@
-"""What each way around torch and Triton (see `flashgatr.shortcuts`) is worth: a step with it and without it.
+"""What each shortcut past torch and Triton (see `flashgatr.shortcuts`) is worth.
 
-Small sets: forward and backward of the n-body network, eagerly, where Python counts. Large sets (GPU
-only): forward and backward of the artery network on padded and on packed sets, where attention counts. All
-variants of a workload take turns in one process; `worth` is the time without the shortcut over the time
-with all of them.
+Small sets: eager forward and backward of the n-body network, where Python's overhead dominates.
+Large sets (GPU only): forward and backward of the artery network on padded and on packed sets,
+where attention dominates. All variants of a workload take turns in one process; `worth` is the time
+without the shortcut divided by the time with all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ... import shortcuts
 from ...shortcuts import Shortcut
 from . import timing, workload
 from .nbody_step import BATCH, BODIES, RandomSystems
-from .timing import Found, Report, Step
+from .timing import CaseReport, Found, Step
 
 SMALL = (shortcuts.DIRECT_CALLS, shortcuts.BLOCK_NODE, shortcuts.FLAT_TENSORS)
 MESHES, NODES = 4, 16384
@@ -28,7 +28,7 @@ PATIENCE = 30_000.0
 
 
 def workloads(device: torch.device) -> Iterator[tuple[dict[str, Any], Step, tuple[Shortcut, ...]]]:
-    """Settings and step of a workload, and the shortcuts that it takes."""
+    """Settings and step of a workload, and the shortcuts that it uses."""
     settings: dict[str, Any] = {"work": "small sets", "sets": BATCH, "items": BODIES}
     small = RandomSystems("gatr", device).gradients
     if device.type != "cuda":
@@ -60,7 +60,7 @@ def without(shortcut: Shortcut, step: Step) -> Step:
 
 def run() -> None:
     device = timing.pick_device()
-    report = Report("shortcuts", keep=True)
+    report = CaseReport("shortcuts", keep=True)
     for settings, step, used in workloads(device):
         steps = [step, *(without(shortcut, step) for shortcut in used)]
         found = timing.in_turn(steps, device, repeats=ROUNDS, patience=PATIENCE)

@@ -1,8 +1,9 @@
-"""What all benchmarks share: time, peak memory, CUDA graphs, cases that may fail, and the table at the end.
+"""Shared by all benchmarks: time, peak memory, CUDA graphs, cases that may fail, the final table.
 
-A step is called once to compile what it needs and once more to see how slow it is; then it is warmed up and repeated, less
-often if it is slow. Times are medians: of the clock on a CPU, of CUDA events on a GPU. Memory is the peak of
-`torch.cuda.max_memory_allocated` in warm steps, or while a graph is captured (a replay allocates nothing).
+A step is called once to compile its kernels and once more to estimate its time; then it is warmed
+up and repeated, less often if it is slow. Times are medians: of the clock on a CPU, of CUDA events
+on a GPU. Memory is the peak of `torch.cuda.max_memory_allocated` in warm steps, or while a graph is
+captured (a replay allocates nothing).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ...train.trainer import set_precision
 from .. import results
 
 Step = Callable[[], object]
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 UNITS = {
     "time": "ms",
@@ -43,18 +44,18 @@ UNITS = {
 """Unit of every metric."""
 WARMUP, REPEATS, FEWEST = 3, 15, 3
 PATIENCE = 2000.0
-"""A case is repeated for about so many milliseconds; a step of more than half of that is measured once, for time is dear."""
+"""Milliseconds for which a case is repeated; a step that takes over half of it is timed once."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What one case gave: values by metric, and settings that are known only afterwards."""
+    """Result of one case: values by metric, and settings that are known only afterwards."""
 
     metrics: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-_before = 0  # bytes that earlier cases left behind: cached tables, workspaces of libraries
+_before = 0  # bytes that earlier cases left allocated: cached tables, workspaces of libraries
 
 # ---- measuring ----
 
@@ -64,7 +65,7 @@ def pick_device() -> torch.device:
 
 
 def once(step: Step, device: torch.device) -> float:
-    """Milliseconds of one call, from an idle device to an idle device."""
+    """Milliseconds of one call; the device is idle before and after."""
     if device.type != "cuda":
         begin = time.perf_counter()
         step()
@@ -79,10 +80,12 @@ def once(step: Step, device: torch.device) -> float:
 
 
 def in_a_row(steps: Sequence[Step], device: torch.device) -> tuple[list[float], float]:
-    """Milliseconds of each of several steps that do not wait for each other, and the mean that the host needs to issue one.
+    """Milliseconds of each of several steps without a pause between them, and the host's mean time
+    to issue a step.
 
-    As long as the host needs less than the device, making batches and launching is no bottleneck. It is timed by itself, with
-    nothing left to do on the device: where much waits there, the host waits too.
+    If the host takes less time than the device, building batches and launching kernels are no
+    bottleneck. The host's time is measured with an idle device: when the device's queue is full,
+    the host waits.
     """
     if device.type != "cuda":
         times = [once(step, device) for step in steps]
@@ -111,7 +114,10 @@ def in_turn(
     repeats: int = REPEATS,
     patience: float = PATIENCE,
 ) -> list[list[float]]:
-    """Milliseconds of the calls of each step, after warm-up; the steps take turns, so that all see the same machine."""
+    """Milliseconds of every call of each step, after warm-up.
+
+    The steps take turns, so that other load on the machine affects all of them.
+    """
     for step in steps:
         once(step, device)
     reset_peak(device)
@@ -131,9 +137,10 @@ def measure(
     overlap: bool = False,
     repeats: int = REPEATS,
 ) -> Found:
-    """Median time and, on a GPU, peak memory of a step; `graph`: of the step replayed as one CUDA graph.
+    """Median time and, on a GPU, peak memory of a step.
 
-    overlap: in the graph, gradients of weights are computed beside the rest, as the engine does.
+    graph: replay the step as one CUDA graph.
+    overlap: in the graph, compute weight gradients on a side stream, as the engine does.
     """
     memory = None
     if graph:
@@ -146,7 +153,9 @@ def measure(
 
 
 def capture(step: Step, device: torch.device, overlap: bool = False) -> tuple[Step, float]:
-    """The step as one CUDA graph, warmed up on a side stream, and the peak memory (MiB) of its capture."""
+    """The step as one CUDA graph, warmed up on a side stream, and the peak memory of its capture in
+    MiB.
+    """
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -173,12 +182,12 @@ def reset_peak(device: torch.device) -> None:
 
 
 def peak(device: torch.device) -> float:
-    """MiB allocated at the most since `reset_peak`, beyond what was there when the case began."""
+    """Largest number of MiB allocated since `reset_peak`, minus those allocated before the case."""
     return (torch.cuda.max_memory_allocated(device) - _before) / 2**20
 
 
 def release() -> None:
-    """Give back what the last case held, so that the next one's peak is its own."""
+    """Free the memory of the last case, so that it does not count in the next one's peak."""
     global _before
     gc.collect()
     if torch.cuda.is_available():
@@ -188,7 +197,9 @@ def release() -> None:
 
 
 def _drop_workspaces() -> None:
-    """Free cuBLAS's workspaces (32 MiB per stream that ever multiplied), so that a case counts those it needs and no others."""
+    """Free cuBLAS's workspaces (32 MiB per stream that used it), so that only those that a case
+    needs count.
+    """
     drop = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # has no public name
     if drop is not None:
         drop()
@@ -196,7 +207,7 @@ def _drop_workspaces() -> None:
 
 @contextlib.contextmanager
 def precision(name: str) -> Iterator[None]:
-    """Within: float32 products as the engine sets them for this precision of a run."""
+    """A context with the precision of float32 matrix products that the engine sets for `name`."""
     before = torch.get_float32_matmul_precision()
     set_precision(name)
     try:
@@ -207,7 +218,7 @@ def precision(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Within: torch computes with so many threads."""
+    """A context in which torch uses this number of threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(number)
     try:
@@ -219,10 +230,10 @@ def threads(number: int) -> Iterator[None]:
 # ---- reporting ----
 
 
-class Report:
-    """The cases of one benchmark: recorded as they come (if `keep`), printed as one table in the end.
+class CaseReport:
+    """The cases of one benchmark: recorded one by one (if `keep`), printed as a table at the end.
 
-    A case that fails is a line that says why; the others go on.
+    For a case that fails, a line gives the reason; the other cases still run.
     """
 
     def __init__(self, benchmark: str, *, keep: bool, **common: Any) -> None:
@@ -231,39 +242,37 @@ class Report:
         self.failures: list[str] = []
 
     def run(self, model: str, settings: dict[str, Any], case: Callable[[], Found]) -> Found | None:
-        """Measure a case and add what it found."""
+        """Measure a case and add its result."""
         found = self.attempt(model, settings, case)
         if found is not None:
             self.add(model, settings, found)
         return found
 
-    def attempt(
-        self, model: str, settings: dict[str, Any], case: Callable[[], Result]
-    ) -> Result | None:
-        """What a case gave, not added yet; None, and a line, if it failed."""
+    def attempt(self, model: str, settings: dict[str, Any], case: Callable[[], T]) -> T | None:
+        """The result of a case, which is not added yet; None, and a printed line, if it failed."""
         release()
         try:
             return case()
         except Exception as error:
-            # An error inside a capture makes the end of the capture fail too, which hides it.
+            # An error during a capture makes the end of the capture fail as well, which hides it.
             reasons = [_reason(x) for x in dict.fromkeys([error, _first(error)])]
-            self.failures.append(f"{_told(model, settings)} failed: {'; first '.join(reasons)}")
+            self.failures.append(f"{_title(model, settings)} failed: {'; first '.join(reasons)}")
             print(f"{self.benchmark}: {self.failures[-1]}", flush=True)
             return None
 
     def add(self, model: str, settings: dict[str, Any], found: Found) -> None:
-        told = {**self.common, **settings, **found.settings}
+        recorded = {**self.common, **settings, **found.settings}
         values = {metric: float(f"{value:.5g}") for metric, value in found.metrics.items()}
         for metric, value in values.items():
             if self.keep:
-                results.record(self.benchmark, model, metric, value, UNITS[metric], told)
+                results.record(self.benchmark, model, metric, value, UNITS[metric], recorded)
         self.rows.append({"model": model, **settings, **found.settings, **values})
-        said = ", ".join(f"{metric} {x:g} {UNITS[metric]}" for metric, x in values.items())
-        print(f"{self.benchmark}: {_told(model, settings | found.settings)}: {said}", flush=True)
+        text = ", ".join(f"{metric} {x:g} {UNITS[metric]}" for metric, x in values.items())
+        print(f"{self.benchmark}: {_title(model, settings | found.settings)}: {text}", flush=True)
 
     def show(self) -> None:
-        """Print all cases as a table, then the failed ones."""
-        where = "recorded" if self.keep else "not recorded: this is not the machine it is meant for"
+        """Print all cases as a table, then those that failed."""
+        where = "recorded" if self.keep else "not recorded: this benchmark is meant for a GPU"
         common = ", ".join(f"{key} {value}" for key, value in self.common.items())
         print(f"\n{self.benchmark} on {results.machine()} ({where})")
         if common:
@@ -275,27 +284,28 @@ class Report:
 
 
 def _reason(error: BaseException) -> str:
-    """An error in one line, and where it came up."""
+    """An error in one line, with the place where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     reason = (str(error).splitlines() or [""])[0][:160]
     return f"{type(error).__name__}: {reason} ({where.filename.rpartition('/')[2]}:{where.lineno})"
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong before this did."""
+    """The first error of the chain that led to this one."""
     while error.__context__ is not None:
         error = error.__context__
     return error
 
 
-def _told(model: str, settings: dict[str, Any]) -> str:
+def _title(model: str, settings: dict[str, Any]) -> str:
     return " ".join([model, *(f"{key}={value}" for key, value in settings.items())])
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as aligned text, settings before metrics, whose units stand in the heads.
+    """Rows as aligned text, settings before metrics; the column heads give the metrics' units.
 
-    >>> print(table([{"model": "gatr", "time": 1.5}, {"model": "mlp", "graph": True, "time": 12.25}]))
+    >>> rows = [{"model": "gatr", "time": 1.5}, {"model": "mlp", "graph": True, "time": 12.25}]
+    >>> print(table(rows))
     model  graph  time (ms)
     gatr                1.5
     mlp     True      12.25

@@ -1,9 +1,9 @@
-"""A network on random sets: what the benchmarks of large sets take for a training step, without the optimiser.
+"""A network on random sets, for benchmarks of large sets: a training step without the optimiser.
 
-    zero_grad, forward, mean square of the output minus random targets, backward
+    zero_grad, forward, mean squared difference to random targets, backward
 
-In bfloat16 by autocast on a GPU (`precision` says so), in float32 on a CPU, whose kernels have no 16 bits.
-Shapes: items are (B, N), or (T) for packed sets.
+On a GPU the default `precision` is bfloat16 by autocast; on a CPU it is float32, because the CPU
+kernels do not support 16-bit numbers. Shapes: items are (B, N), or (T) for packed sets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """A network, and how to draw what it reads."""
+    """A network, and a function that draws its inputs and targets."""
 
     net: nn.Module
     draw: Callable[[tuple[int, ...]], tuple[tuple[Tensor, ...], Tensor]]
@@ -42,7 +42,7 @@ class Work:
         return Sample(*self.draw(items), options)
 
     def step(self, sample: Sample) -> None:
-        """Gradients of the loss."""
+        """Compute the gradients of the loss."""
         self.net.zero_grad(set_to_none=True)
         with autocast(self.device, self.precision):
             out = self.net(*sample.inputs, **sample.options)
@@ -66,7 +66,7 @@ def usual_precision(device: torch.device) -> str:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """Autocast as a captured graph needs it: it casts the weights anew in every step."""
+    """Autocast for a captured graph: without a cache, it casts the weights in every step."""
     enabled = precision == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled, cache_enabled=False)
 
@@ -85,7 +85,7 @@ def multivector_work(
     device: torch.device,
     precision: str | None = None,
 ) -> Work:
-    """A network of pairs (mv, s) with one multivector as output."""
+    """A network that maps pairs (mv, s) to one multivector per item."""
 
     def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         points = torch.randn(*items, mv_channels, 3, device=device)
@@ -96,7 +96,9 @@ def multivector_work(
 
 
 def transformer(sizes: tuple[int, int], device: torch.device, **options: Any) -> Work:
-    """The baseline with `sizes` numbers in and out of every item, four heads and shared keys and values."""
+    """The baseline with four heads that share keys and values; `sizes` are the input and output
+    channels.
+    """
     net = Transformer(*sizes, num_blocks=10, num_heads=4, multi_query=True, **options).to(device)
 
     def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:

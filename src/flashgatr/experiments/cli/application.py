@@ -7,9 +7,11 @@ SIGTERM (after a checkpoint). Everything that needs torch is imported where it i
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from typing import TYPE_CHECKING, TextIO
 
+from .. import table
 from ..console import say
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def application() -> typer_module.Typer:
 
 
 def main() -> None:
-    """Run the command; our own errors are one sentence each and an exit code."""
+    """Run the command; expected errors become one sentence and an exit code."""
     try:
         import rich  # noqa: F401
 
@@ -60,19 +62,29 @@ def main() -> None:
     except ImportError:
         say(HINT)
         raise SystemExit(1) from None
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _Warnings()
     try:
         app()
     except Exception as error:
         code = _exit_code(error)
         if code is None:
             raise
-        say(f"error: {error}")
+        say(f"error: {error}{_place(error)}")
         raise SystemExit(code) from None
 
 
+def _place(error: Exception) -> str:
+    """The line of a user's experiment file in which an error came up; empty for other errors."""
+    places = [
+        f" ({frame.f_code.co_filename}, line {line})"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(table.MODULE_PREFIX)
+    ]
+    return places[-1] if places else ""
+
+
 def _exit_code(error: Exception) -> int | None:
-    """1: it failed; 2: it was asked for something wrong; None: an error that is not ours."""
+    """1: the command failed; 2: wrong arguments or files; None: an unexpected error."""
     from ... import LoadError
     from ...train import CheckpointError, TrainingError
 
@@ -85,12 +97,21 @@ def _exit_code(error: Exception) -> int | None:
     return 2 if isinstance(error, (ValueError, TypeError)) else None
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    say(f"warning: {message}")
+class _Warnings:
+    """Prints every warning as one line, and equal ones once."""
+
+    def __init__(self) -> None:
+        self.shown: set[str] = set()
+
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if str(message) not in self.shown:
+            self.shown.add(str(message))
+            say(f"warning: {message}")

@@ -99,6 +99,8 @@ def train(
     name = _name(experiment, file)
     if resume and config is None and folder is not None and (not change or runs.is_run(folder)):
         settings = runs.load_config(runs.require_run(folder))
+        if name not in (None, settings.experiment):
+            raise ValueError(f"{folder} is a run of {settings.experiment!r}, not of {name!r}")
     else:  # with settings given, --resume means: start it, or continue it
         name, change = _chosen(name, change or [])
         if config is not None:
@@ -132,7 +134,7 @@ def _name(experiment: str | None, file: Path | None) -> str | None:
 
 
 def _chosen(given: str | None, changes: list[str]) -> tuple[str | None, list[str]]:
-    """The experiment, whose defaults hold for all that is not set; and the other assignments."""
+    """The experiment that the arguments name, and the assignments without `experiment`."""
     from ...train.settings import read_assignment
 
     others = []

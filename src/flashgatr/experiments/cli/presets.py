@@ -25,7 +25,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """All presets. The networks are made without memory for their weights."""
+    """All presets. The networks are built on the meta device, without memory for weights."""
     found = []
     for name in PRESETS:
         network, config = AxialGATr if name in AXIAL else GATr, preset(name)

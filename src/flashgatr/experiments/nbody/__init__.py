@@ -1,4 +1,4 @@
-"""Gravity among a star and its planets (section 4.1 and appendix C.1 of the paper)."""
+"""The n-body experiment: a star and its planets (section 4.1 and appendix C.1 of the paper)."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 
     mass (N, n)    position, velocity, target (N, n, 3)
 
-Each thousand systems come from their own random stream, given by (seed, set, chunk). A set does not
-depend on the number of workers, and a longer set begins with the shorter one. The metadata of a
-file hold its set, seed and settings, and a SHA-256 over these and the tensors. Nothing that is read can
-run code.
+Every thousand systems have their own random stream, given by (seed, set, chunk). A set therefore
+does not depend on the number of workers, and a longer set begins with the shorter one. The metadata
+of a file contain its set, seed and settings, and a SHA-256 of these and the tensors. Reading a file
+never runs code.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SETS: dict[str, dict[str, Any]] = {
     "more_bodies": dict(bodies=6),
     "translated": dict(shift_mean=(200.0, 0.0, 0.0)),
 }
-"""What each set changes in the settings. The order is part of the random streams."""
+"""The settings that each set changes. A set's position in this table selects its random streams."""
 
 FORMAT = 1
-KEY = "nbody"  # of our entry in the metadata
+KEY = "nbody"  # of the header in the file's metadata
 HEADER = dict(set=str, seed=int, settings=dict)
 CHUNK = 1000  # systems per random stream
 COMMAND = "flashgatr data nbody"
@@ -49,12 +49,14 @@ Job: TypeAlias = tuple[Gravity, list[int]]  # settings, random stream
 
 
 class DataError(ValueError):
-    """A data set cannot be used: missing, damaged, or made with other settings."""
+    """A data set cannot be used: it is missing, damaged or made with other settings."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What is in a file: how its systems were made, how many there are, and the hash of it all."""
+    """Content of a file: how its systems were made, their number, and the hash of settings and
+    systems.
+    """
 
     settings: Gravity
     seed: int
@@ -73,12 +75,12 @@ def generate(
     sets: Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Description]:
-    """Make the sets that `folder` lacks, all five or those named, and describe them.
+    """Generate the sets that `folder` lacks (all five, or those in `sets`) and describe them.
 
-    A set that is there, intact and made with the same settings and seed, is kept if it is long
-    enough (load its beginning with `limit`) and made anew if it is not; any other file of its name
-    is an error. `workers` are processes (default: as many as pay off). `progress` is called with
-    (set, systems done, systems wanted).
+    An intact set with the same settings and seed is kept if it has enough systems, and generated
+    again if it has too few. A damaged file or one with other settings is an error. `workers` is the
+    number of processes (default: chosen by the amount of work). `progress` is called with (set,
+    systems done, systems wanted).
     """
     names = list(SETS) if sets is None else list(dict.fromkeys(sets))
     for name in names:
@@ -88,7 +90,7 @@ def generate(
             raise ValueError(f"{what} must be an integer of at least {least}, got {number!r}")
     wanted = {name: train if name == "train" else others for name in names}
     done = {
-        name: _kept(folder, name, replace(settings, **SETS[name]), seed, count)
+        name: _existing(folder, name, replace(settings, **SETS[name]), seed, count)
         for name, count in wanted.items()
     }
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -114,9 +116,7 @@ def generate(
 
 
 def load(folder: Folder, name: str, limit: int | None = None) -> dict[str, Tensor]:
-    """The tensors of a set (its first `limit` systems), in float64, after checking all of the
-    file.
-    """
+    """The tensors of a set (its first `limit` systems), in float64. The whole file is checked."""
     _require_name(name)
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -139,17 +139,17 @@ def require(folder: Folder, name: str) -> Path:
 
 
 def describe(folder: Folder) -> dict[str, Description]:
-    """The sets that are in a folder; each is read and checked."""
+    """The sets in a folder; each is read and checked."""
     found = {name: _read(folder, name)[0] for name in SETS if _file(folder, name).is_file()}
     if not found:
         raise DataError(f"there are no n-body data in {folder}; make them with `{COMMAND}`")
     return found
 
 
-def _kept(
+def _existing(
     folder: Folder, name: str, settings: Gravity, seed: int, count: int
 ) -> Description | None:
-    """The set that is there already, if it will do; None if it is to be made."""
+    """The set in the folder; None if it is missing or has fewer than `count` systems."""
     file = _file(folder, name)
     if not file.exists():
         return None
@@ -168,7 +168,7 @@ def _kept(
 
 @contextmanager
 def mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
-    """Runs jobs, in order, here or in processes."""
+    """A function that runs jobs in order, in this process or in `workers` processes."""
     if workers == 1:
         yield lambda jobs: map(_chunk, jobs)
         return
@@ -177,8 +177,8 @@ def mapper(workers: int) -> Iterator[Callable[[list[Job]], Iterator[Systems]]]:
 
 
 def _workers(asked: int | None, steps: int) -> int:
-    """As asked, or one more for each 20,000 steps of chunks (2.5 s on a Xeon core; a process
-    starts in 2 s).
+    """Number of processes: as asked, or one per 20,000 integration steps of a chunk, which take
+    2.5 s on a Xeon core; starting a process takes 2 s.
     """
     if asked is None:
         return max(1, min(os.cpu_count() or 1, steps // 20_000))

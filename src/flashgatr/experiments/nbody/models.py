@@ -1,8 +1,8 @@
 """Models of the n-body experiment: (mass, position, velocity) to positions and a regulariser.
 
-GATr sees one multivector per body: mass as scalar, position as point, velocity as translation. As
-the authors' code does, the loss also keeps the output's e123 near one and its unused scalar near
-zero.
+GATr's input is one multivector per body: mass as scalar, position as point, velocity as
+translation. As in the authors' code, the regulariser keeps |e123| of the output near one and its
+unused scalar near zero.
 """
 
 from __future__ import annotations

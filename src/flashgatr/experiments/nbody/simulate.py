@@ -1,10 +1,13 @@
-"""Random star systems and their motion under Newton's gravity (G = 1), as in appendix C.1 of the paper.
+"""Random star systems and their motion under Newtonian gravity (G = 1), as in the paper's appendix
+C.1.
 
-1 masses, 2 positions on a disc around the star, 3 circular orbits with noise, 4 random order, rotation and shift,
-5 evolution, 6 rejection of systems in which a body travels too far.
+Steps: 1 masses; 2 positions on a disc around the star; 3 velocities of circular orbits with noise;
+4 random order, rotation and shift; 5 evolution; 6 rejection of systems in which a body travels too
+far.
 
-Public arrays are (N systems, n bodies[, 3]). Inside, systems come last, (n, 3, N) and (pairs, 3, N), so that every numpy call
-runs along contiguous memory, a block of systems at a time that stays in the cache.
+Public arrays are (N systems, n bodies[, 3]). The integrator puts systems last, (n, 3, N) and
+(pairs, 3, N), so that every numpy call runs along contiguous memory, and handles them in blocks
+that fit into the cache.
 """
 
 from __future__ import annotations
@@ -21,17 +24,18 @@ Array: TypeAlias = npt.NDArray[np.float64]
 
 INTEGRATORS = ("semi_implicit_euler", "euler", "leapfrog")
 BLOCK = 2048  # systems integrated together: with 4 bodies their arrays take 1.5 MB
-CLOSEST = 1e-9  # forces stop growing below this distance, as in the released generator
+CLOSEST = 1e-9  # smaller distances are replaced by this one, as in the released generator
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gravity:
-    """How systems are drawn and evolved. The defaults are those of the authors' released generator.
+    """How systems are drawn and evolved. Defaults are those of the authors' released generator.
 
-    star_mass, planet_mass: ranges of log-uniform distributions.  radius: range of the planets' distance from the star,
-    uniform on the disc.  velocity_noise: added to each component of a planet's circular velocity.
-    shift_mean, shift_std: Gaussian that places the system in space.  max_travel: systems in which a body ends farther
-    than this from where it began are rejected.
+    star_mass, planet_mass: ranges of log-uniform distributions.
+    radius: range of the planets' distances from the star; positions are uniform on the disc.
+    velocity_noise: standard deviation of the noise on each component of a planet's velocity.
+    shift_mean, shift_std: normal distribution of the system's shift from the origin.
+    max_travel: a system is rejected if a body ends farther than this from its initial position.
     """
 
     bodies: int = 4
@@ -71,7 +75,7 @@ class Gravity:
 
     @property
     def time(self) -> float:
-        """From the initial to the final state."""
+        """Time between the initial and the final state."""
         return self.steps * self.step_size
 
     def _number(self, name: str) -> float:
@@ -80,7 +84,7 @@ class Gravity:
         return value
 
     def _numbers(self, name: str, count: int) -> tuple[float, ...]:
-        """The field as a tuple of floats, which it becomes (it may come as a list from JSON or TOML)."""
+        """Convert a field to a tuple of floats (JSON and TOML give lists) and return it."""
         values = getattr(self, name)
         if not isinstance(values, (list, tuple)) or len(values) != count:
             raise ValueError(f"{name} must be {count} numbers, got {values!r}")
@@ -94,8 +98,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "appendix": dict(steps=100, step_size=1e-4, integrator="euler"),
     "main_text": dict(steps=1000, step_size=1e-4, integrator="euler"),
 }
-"""The generator as released, as in the paper's appendix (a tenth of the time), and as in its main text, which gives 1000 steps
-but no step size: 1e-4 makes the time of the released generator, 0.1."""
+"""The authors' released generator, and the paper's two descriptions. The appendix describes a tenth
+of the time; the main text states 1000 steps without a step size, and 1e-4 gives the released
+generator's time of 0.1."""
 
 
 def preset(name: str, **changes: Any) -> Gravity:
@@ -118,7 +123,7 @@ class State(NamedTuple):
 
 
 class Systems(NamedTuple):
-    """Star systems at the beginning, and where their bodies are in the end."""
+    """Star systems at the initial time, and the final positions of their bodies."""
 
     mass: Array  # (N, n)
     position: Array  # (N, n, 3)
@@ -127,7 +132,7 @@ class Systems(NamedTuple):
 
 
 def sample(settings: Gravity, count: int, rng: np.random.Generator) -> State:
-    """Steps 1 to 4: initial states, none rejected yet."""
+    """Steps 1 to 4: initial states, before any are rejected."""
     state, shift = _draw(settings, count, rng)
     return state._replace(position=state.position + shift)
 
@@ -139,8 +144,9 @@ def evolve(state: State, settings: Gravity, keep: int) -> tuple[Array, Array]: .
 def evolve(state: State, settings: Gravity, keep: int | None = None) -> Array | tuple[Array, Array]:
     """Step 5: the final positions, (N, n, 3).
 
-    With `keep`, also the trajectory (N, 1 + steps / keep, n, 3): the positions at the beginning and after every
-    `keep`-th step. The states may be far from the origin; each is integrated around its own centre.
+    With `keep`, also the trajectory (N, 1 + steps / keep, n, 3): the initial positions and those
+    after every `keep`-th step. Each system is integrated relative to its own centre, so that
+    systems far from the origin lose no precision.
     """
     mass, position, velocity = _checked(state)
     if keep is not None and (keep < 1 or settings.steps % keep):
@@ -151,9 +157,9 @@ def evolve(state: State, settings: Gravity, keep: int | None = None) -> Array | 
     for start in range(0, len(mass), BLOCK):
         block = slice(start, start + BLOCK)
         moves = _integrate(
-            _inwards(mass[block, :, None]),
-            _inwards(position[block] - centre[block]),
-            _inwards(velocity[block]),
+            _systems_last(mass[block, :, None]),
+            _systems_last(position[block] - centre[block]),
+            _systems_last(velocity[block]),
             settings,
         )
         for step, x in enumerate(moves):
@@ -165,7 +171,7 @@ def evolve(state: State, settings: Gravity, keep: int | None = None) -> Array | 
 
 
 def simulate(settings: Gravity, count: int, rng: np.random.Generator) -> Systems:
-    """All six steps: `count` accepted systems, the same for the same state of `rng`.
+    """All six steps: `count` accepted systems, determined by the state of `rng`.
 
     >>> systems = simulate(Gravity(bodies=3), 10, np.random.default_rng(0))
     >>> systems.target.shape
@@ -174,14 +180,15 @@ def simulate(settings: Gravity, count: int, rng: np.random.Generator) -> Systems
     parts: list[Systems] = []
     accepted = drawn = 0
     while accepted < count or not parts:
-        # A few more than needed: a second round for two or three systems would cost a fifth of the first.
+        # A few more than needed, because a second round for two or three systems would take a fifth
+        # of the time of the first.
         missing = count - accepted
         batch = missing + missing // 50 + 8
         state, shift = _draw(settings, batch, rng)
         target = evolve(state, settings)
         travel = np.linalg.norm(target - state.position, axis=-1).max(axis=-1)
         good = np.flatnonzero(travel <= settings.max_travel)[:missing]
-        # The shift is added last: gravity does not see it, and no digits are lost to it on the way.
+        # The shift is added last: it does not affect gravity, and adding it earlier would round.
         mass, position, velocity = (x[good] for x in state)
         parts.append(Systems(mass, position + shift[good], velocity, target[good] + shift[good]))
         accepted += len(good)
@@ -195,7 +202,7 @@ def simulate(settings: Gravity, count: int, rng: np.random.Generator) -> Systems
 
 
 def _draw(settings: Gravity, count: int, rng: np.random.Generator) -> tuple[State, Array]:
-    """States before they are moved away from the origin, and the shifts (count, 1, 3)."""
+    """Initial states around the origin, and the shifts (count, 1, 3) to be added."""
     n, planets = settings.bodies, (settings.bodies - 1, count)
     mass = np.empty((n, count))
     for rows, (low, high) in (mass[:1], settings.star_mass), (mass[1:], settings.planet_mass):
@@ -204,15 +211,15 @@ def _draw(settings: Gravity, count: int, rng: np.random.Generator) -> tuple[Stat
     inner, outer = settings.radius
     radius = np.sqrt(rng.uniform(inner**2, outer**2, planets))  # uniform in the area
     angle = rng.uniform(0, 2 * math.pi, planets)
-    towards = np.stack([np.cos(angle), np.sin(angle)])
+    direction = np.stack([np.cos(angle), np.sin(angle)])
     position = np.zeros((3, n, count))
-    position[:2, 1:] = radius * towards
+    position[:2, 1:] = radius * direction
 
     speed = np.sqrt(mass[0] / radius) * rng.choice([-1.0, 1.0], planets)
     velocity = np.zeros((3, n, count))
     velocity[:, 1:] = rng.normal(scale=settings.velocity_noise, size=(3, *planets))
-    velocity[0, 1:] -= speed * towards[1]
-    velocity[1, 1:] += speed * towards[0]
+    velocity[0, 1:] -= speed * direction[1]
+    velocity[1, 1:] += speed * direction[0]
 
     order = rng.permuted(np.repeat(np.arange(n)[:, None], count, axis=1), axis=0)
     mass = np.take_along_axis(mass, order, axis=0)
@@ -226,7 +233,7 @@ def _draw(settings: Gravity, count: int, rng: np.random.Generator) -> tuple[Stat
 
 
 def _rotations(count: int, rng: np.random.Generator) -> Array:
-    """Matrices (3, 3, count) from the Haar measure on SO(3): those of uniform unit quaternions."""
+    """Matrices (3, 3, count) of uniformly random rotations, from uniform unit quaternions."""
     q = rng.normal(size=(4, count))
     w, x, y, z = q / np.sqrt((q * q).sum(axis=0))
     return np.array(
@@ -238,7 +245,7 @@ def _rotations(count: int, rng: np.random.Generator) -> Array:
     )
 
 
-def _inwards(x: Array) -> Array:
+def _systems_last(x: Array) -> Array:
     """(N, n, 3) to (n, 3, N)."""
     return np.ascontiguousarray(x.transpose(1, 2, 0))
 
@@ -246,8 +253,9 @@ def _inwards(x: Array) -> Array:
 def _integrate(mass: Array, x: Array, velocity: Array, settings: Gravity) -> Iterator[Array]:
     """Positions (n, 3, N) before the first and after every step, always in the memory of `x`.
 
-    Works with momenta, so that a pair's impulse h m_i m_j d / |d|³ is computed once and added to one body and
-    subtracted from the other. Leapfrog (kick, drift, kick) is semi-implicit Euler whose first kick is halved.
+    The integrator works with momenta: a pair's impulse h m_i m_j d / |d|³ is computed once, added
+    to one body and subtracted from the other. Leapfrog (kick, drift, kick) is semi-implicit Euler
+    with the first kick halved.
     """
     n, _, count = x.shape
     drift = settings.step_size / mass
@@ -258,7 +266,7 @@ def _integrate(mass: Array, x: Array, velocity: Array, settings: Gravity) -> Ite
     cubed, distance, strength = np.empty((3, len(pairs), 1, count))
     for k, (i, j) in enumerate(pairs):
         strength[k] = settings.step_size * mass[i] * mass[j]
-    # Views made once, not in every step.
+    # Views, created once instead of in every step.
     ends = [(x[i], x[j], impulse[k]) for k, (i, j) in enumerate(pairs)]
     kicks = [(momentum[i], momentum[j], impulse[k]) for k, (i, j) in enumerate(pairs)]
     yield x
@@ -274,7 +282,7 @@ def _integrate(mass: Array, x: Array, velocity: Array, settings: Gravity) -> Ite
         np.multiply(impulse, cubed, out=impulse)
         if step == 0 and settings.integrator == "leapfrog":
             impulse *= 0.5
-        if settings.integrator == "euler":  # moves with the old velocity
+        if settings.integrator == "euler":  # positions change with the old velocity
             x += np.multiply(momentum, drift, out=move)
         for first, second, kick in kicks:
             np.add(first, kick, out=first)
@@ -302,5 +310,5 @@ def _as_number(name: str, value: object) -> float:
     except OverflowError:
         number = math.inf
     if isinstance(value, bool) or not math.isfinite(number):
-        raise ValueError(f"{name} must be made of finite numbers, got {value!r}")
+        raise ValueError(f"{name} must consist of finite numbers, got {value!r}")
     return number

@@ -1,4 +1,4 @@
-"""The n-body task: predict where bodies are after a while (section 4.1 of the paper)."""
+"""The n-body task: predict the final positions of bodies (section 4.1 of the paper)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .metrics import summarise, system_errors
 
 SETS = ("eval", "more_bodies", "translated")
 SHIFT = (200.0, 0.0, 0.0)
-"""How far the systems of `eval_moved` are moved: the same systems elsewhere."""
+"""Translation of the set `eval_moved`, which has the systems of `eval`."""
 REGULARISER = 0.01
 OPTIONS = {
     "scaling": (10.0, "0 (none) to 10", "0.2 makes systems up to 1.2 times as large or as small"),
@@ -28,7 +28,7 @@ OPTIONS = {
 
 
 class NBodyBatch(NamedTuple):
-    """Systems of n bodies, and where these are after a while."""
+    """Systems of n bodies: their initial states and final positions."""
 
     mass: Tensor  # (B, n)
     position: Tensor  # (B, n, 3)
@@ -37,11 +37,11 @@ class NBodyBatch(NamedTuple):
 
 
 class NBodyTask:
-    """Train on `train`, choose by `val`, report on the three evaluation sets."""
+    """Train on `train`, select by `val`, report on the three evaluation sets."""
 
     option_defaults = dict.fromkeys(OPTIONS, 0.0)
     gathers_on_device = True
-    """A batch is looked up on the device, which a captured step can do by itself."""
+    """Batches are gathered on the device, so that a captured training step can do it."""
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         self.scaling, self.huber = _options(config.data.options)
@@ -51,12 +51,12 @@ class NBodyTask:
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         self._limit = config.data.train_samples or None
         for name in SETS:
-            require(self.folder, name)  # now, and not after the last step
+            require(self.folder, name)  # fail now rather than after the last step
 
     @cached_property
     def samples(self) -> int:
-        """Number of training systems. Reads the validation set, too, because training needs it."""
-        self._val  # noqa: B018  an error now, and not at the first validation
+        """Number of training systems. Reads the validation set as well, which training needs."""
+        self._val  # noqa: B018  fail now rather than at the first validation
         return len(self._train["mass"])
 
     @cached_property
@@ -76,13 +76,13 @@ class NBodyTask:
 
     def batch(self, indices: Tensor) -> NBodyBatch:
         if not hasattr(self, "_resident"):
-            self._resident = _on(self._train, self.device)
-        place = indices.to(self.device)
-        batch = NBodyBatch(*(x.index_select(0, place) for x in self._resident))
+            self._resident = _to_batch(self._train, self.device)
+        chosen = indices.to(self.device)
+        batch = NBodyBatch(*(x.index_select(0, chosen) for x in self._resident))
         if not self.scaling:
             return batch
         spread = math.log1p(self.scaling)
-        draw = torch.rand(len(place), device=self.device)
+        draw = torch.rand(len(chosen), device=self.device)
         return rescaled(batch, torch.exp(spread * (2 * draw - 1)))
 
     def loss(self, model: nn.Module, batch: NBodyBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -112,19 +112,17 @@ class NBodyTask:
         found = []
         for start in range(0, len(data["mass"]), chunk):
             part = {name: x[start : start + chunk] for name, x in data.items()}
-            batch = _on(part, self.device)
+            batch = _to_batch(part, self.device)
             prediction, _ = model(batch.mass, batch.position, batch.velocity)
             found.append(system_errors(prediction.cpu(), part["target"]))
         return torch.cat(found)
 
 
 def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
-    """Every system enlarged by its factor λ around the mean of its bodies.
+    """Scale every system by its factor λ around the mean position of its bodies.
 
-    Lengths and velocities grow λ times, masses λ³ times.
-
-    Gravity then accelerates λ times as much at λ times the distance, so that the motion is the same
-    motion, larger: exactly so also for the integrators.
+    Lengths and velocities are multiplied by λ, masses by λ³. Accelerations then grow by λ as well,
+    and the motion is the same at a larger scale; this also holds exactly for the integrators.
     """
     mass, position, velocity, target = batch
     lengths = factor[:, None, None]
@@ -134,9 +132,10 @@ def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
 
 
 def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
-    """Of squared errors e²: 2δ² (√(1 + e²/δ²) - 1), like e² below the knee δ and like e above.
+    """2δ² (√(1 + e²/δ²) - 1) of squared errors e², with δ the knee: quadratic in e below δ, linear
+    above.
 
-    It is computed in a form without that difference, which would lose digits.
+    Computed in an equivalent form without the difference, which would lose digits.
     """
     return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
 
@@ -144,7 +143,8 @@ def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
 def _options(options: dict[str, Any]) -> tuple[float, float]:
     """The two data.options.
 
-    scaling: training systems are made up to so much larger or smaller, anew in every step.
+    scaling: training systems are scaled by a random factor between 1 / (1 + scaling) and
+        1 + scaling, drawn again in every step.
     huber: root mean squared error of a system above which its loss grows linearly.
     """
     unknown = set(options) - set(OPTIONS)
@@ -168,15 +168,15 @@ def _option(name: str, value: Any) -> float:
 
 
 def straight_line(data: dict[str, Tensor], time: float) -> Tensor:
-    """Errors of the guess x₀ + v·t."""
+    """Errors of the straight-line guess x₀ + v·t."""
     return system_errors(data["position"] + time * data["velocity"], data["target"])
 
 
-def _on(data: dict[str, Tensor], device: torch.device) -> NBodyBatch:
+def _to_batch(data: dict[str, Tensor], device: torch.device) -> NBodyBatch:
     return NBodyBatch(*(data[name].to(device, torch.float32) for name in NBodyBatch._fields))
 
 
 def _moved(data: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same systems elsewhere; moved in float64."""
+    """The systems translated by `SHIFT`, in float64."""
     shift = data["position"].new_tensor(SHIFT)
     return {**data, "position": data["position"] + shift, "target": data["target"] + shift}

@@ -18,6 +18,6 @@ def write(paths: list[Path], out: Path) -> Path:
     Runs of several experiments cannot be compared. The report is about the experiment that most
     runs belong to, and it lists the other runs.
     """
-    from . import writer  # only now: pictures and benchmarks use this package without any run
+    from . import writer  # lazy: figures and benchmarks use this package without any run
 
     return writer.write(paths, out)

@@ -69,7 +69,7 @@ def report_of(experiment: Experiment) -> Report:
 
 
 def read_run(folder: Path, experiment: Experiment, report: Report) -> Run:
-    """A finished run of this experiment; other folders raise an error that says what they lack."""
+    """A finished run of this experiment; for other folders, an error says what is missing."""
     config = runs.load_config(folder)
     if config.experiment != experiment.name:
         raise LoadError(_other_experiment(config.experiment))
@@ -101,7 +101,7 @@ def _other_experiment(name: str) -> str:
 
 
 def _run_folders(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Folders with settings in and below the paths, each one once; and the paths without any."""
+    """All folders with settings in and below the paths; and the paths without any."""
     folders: dict[Path, Path] = {}
     empty = []
     for path in paths:

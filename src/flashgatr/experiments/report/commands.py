@@ -1,4 +1,4 @@
-"""Command lines that repeat runs."""
+"""Command lines that reproduce runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_again(experiment: str) -> str:
 
 
 def train_each(runs: Sequence[Run]) -> list[str]:
-    """One command per run; data are named where they lie elsewhere than the experiment's do."""
+    """One command per run; it names the data folder if that is not the experiment's default."""
     lines = []
     times: Counter[str] = Counter()
     for run in runs:

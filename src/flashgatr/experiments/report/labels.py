@@ -1,4 +1,4 @@
-"""Labels of runs: the model, and the few settings that tell its runs apart."""
+"""Labels of runs: the model, and the few settings that distinguish its runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def labelled(runs: Sequence[Run], models: Mapping[str, str] | None = None) -> li
     for run in runs:
         own = model_settings(run.config)
         alike = [model_settings(r.config) for r in runs if _model(r) == _model(run)]
-        parts = [f"{key.rpartition('.')[2]} {_shown(own, key)}" for key in _telling_keys(alike)]
+        keys = _distinguishing_keys(alike)
+        parts = [f"{key.rpartition('.')[2]} {_shown(own, key)}" for key in keys]
         label = ", ".join([titles[_model(run)], *parts])
         samples = run.samples or run.config.data.train_samples or None
         found.append(replace(run, label=label, samples=samples))
@@ -60,10 +61,10 @@ def _model(run: Run) -> str:
     return run.config.model.name
 
 
-def _telling_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """A few keys that tell different settings apart.
+def _distinguishing_keys(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """A few keys that distinguish different settings.
 
-    Of keys that tell as much, the first is taken; the number of steps, which says most, goes first.
+    Of keys that distinguish equally many, the first is taken; the number of steps comes first.
     """
     keys = list(dict.fromkeys(["train.steps", *(key for some in settings for key in some)]))
     few: list[str] = []

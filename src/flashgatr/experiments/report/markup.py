@@ -59,7 +59,7 @@ def figure(name: str, pictures: Mapping[str, bytes | None], caption: str) -> str
     content = pictures.get(name)
     if content is None:
         return ""
-    width = int.from_bytes(content[16:20], "big")  # where PNG has it
+    width = int.from_bytes(content[16:20], "big")  # a field of the PNG header
     return (
         f'<figure><div class="wide"><img alt="{escape(name)}" width="{_SHOWN_SIZE * width:.0f}" '
         f'src="data:image/png;base64,{base64.b64encode(content).decode()}"></div>'
@@ -79,7 +79,7 @@ def preformatted(text: str) -> str:
 
 
 def folded(summary: str, content: str) -> str:
-    """HTML that is shown on a click on its summary."""
+    """HTML that a click on its summary shows."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 

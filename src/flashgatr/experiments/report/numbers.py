@@ -16,7 +16,7 @@ from .protocol import Collected, Run
 def all_numbers(
     collected: Collected, groups: list[dict[str, Any]], commands: str, **own: Any
 ) -> dict[str, Any]:
-    """Everything for report.json; `own` holds what only this experiment has."""
+    """The content of report.json; `own` are numbers that only this experiment has."""
     return {
         "flashgatr": __version__,
         "groups": groups,

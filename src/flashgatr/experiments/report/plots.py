@@ -35,7 +35,7 @@ STYLE: dict[Any, Any] = {
     "xtick.color": GREY, "ytick.color": GREY,
     "xtick.labelcolor": "black", "ytick.labelcolor": "black",
 }  # fmt: skip
-_LEGEND_ROW = 0.3  # inches, of the one row of a legend that figures have room for
+_LEGEND_ROW = 0.3  # inches: the height of a legend of one row, for which figures have room
 _TITLE_LINE = 0.18  # inches
 MOST_ACROSS = 4  # panels or labels
 MOST_WIDE = 11.7  # inches
@@ -45,7 +45,7 @@ MOST_PANELS = 12  # of one picture
 def draw_all(
     pictures: Mapping[str, Callable[[], bytes]], notes: list[str]
 ) -> dict[str, bytes | None]:
-    """The pictures by file name; None, and a note that says why, where one cannot be drawn."""
+    """The pictures by file name; for one that cannot be drawn, None and a note with the reason."""
     found: dict[str, bytes | None] = {}
     for name, draw in pictures.items():
         try:
@@ -123,7 +123,7 @@ def grid(
 def looks(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Colour and marker of every label; the first label of a known model gets the model's own."""
     own, count = dict(LOOKS), len(SPARE_LOOKS)
-    # When the colours come again, it is with other markers.
+    # When colours repeat, they have other markers.
     spare = (
         (SPARE_LOOKS[k % count][0], SPARE_LOOKS[(k + k // count) % count][1])
         for k in itertools.count()
@@ -146,7 +146,7 @@ def legend(figure: Any, looks: Iterable[dict[str, Any]]) -> None:
 
     canvas: Any = FigureCanvasAgg(figure)
     width, height = figure.get_size_inches()
-    room = width - 0.7  # beside a line and margins
+    room = width - 0.7  # without a line sample and margins
     plain = [{**look, "label": wrapped(look["label"], room)} for look in looks]
     lines = [Line2D([], [], **look) for look in plain]
     for columns in range(min(len(lines), MOST_ACROSS), 0, -1):
@@ -164,7 +164,7 @@ def wrapped(text: str, inches: float, size: float = STYLE["font.size"]) -> str:
     from matplotlib.textpath import text_to_path
 
     own = text_to_path.get_text_width_height_descent(text, FontProperties(size=size), False)[0] / 72
-    # Some lines have wider letters than others.
+    # A margin of 10 %, because some lines have wider letters than others.
     fit = len(text) if own <= inches else max(int(0.9 * len(text) * inches / own), 1)
     whole = re.sub("(?<!,) ", "\u00a0", text)  # lines end after a comma if they can
     if max(map(len, whole.split(" "))) <= fit:

@@ -42,7 +42,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Collected:
-    """The runs to report on, and what there is to say about others."""
+    """The runs to report on, and remarks about others."""
 
     experiment: Experiment
     runs: list[Run]
@@ -53,7 +53,7 @@ class Collected:
 
     @property
     def labels(self) -> list[str]:
-        """Labels in the order of the runs, each one once."""
+        """The different labels, in the order of the runs."""
         return list(dict.fromkeys(run.label for run in self.runs))
 
 

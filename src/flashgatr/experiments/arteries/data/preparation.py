@@ -35,7 +35,7 @@ TOTALS = ("nodes", "faces", "inlet", "wss_sum", "wss_max")
 Progress: TypeAlias = Callable[[int, int], None]
 
 
-class Job(NamedTuple):
+class VesselJob(NamedTuple):
     source: str
     name: str
     method: str
@@ -53,7 +53,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass
-class Result:
+class PreparationResult:
     """How many samples were made and kept, and the errors of those that failed."""
 
     made: int = 0
@@ -69,7 +69,7 @@ def prepare_folder(
     cut: bool = True,
     workers: int | None = None,
     progress: Progress | None = None,
-) -> Result:
+) -> PreparationResult:
     """Prepare all samples of `source` that `folder` lacks.
 
     `workers` is the number of processes (by default it depends on the number of samples; 1 means
@@ -80,7 +80,7 @@ def prepare_folder(
         raise ValueError(f"workers must be at least 1, got {workers}")
     if find_spec("h5py") is None:
         raise ArteryError(HINT)
-    names, result = sample_names(source), Result()
+    names, result = sample_names(source), PreparationResult()
     blocks = _blocks(names, result)
     if not blocks:
         raise ArteryError(f"{source} has no sample with a number, such as sample_0000")
@@ -107,7 +107,8 @@ def prepare_folder(
     with _Pool(_workers(workers, total - done)) as pool:
         for block, members in todo.items():
             jobs = [
-                Job(os.fspath(source), n, chosen_method(method), cut, synthetic) for n in members
+                VesselJob(os.fspath(source), n, chosen_method(method), cut, synthetic)
+                for n in members
             ]
             outcomes = []
             for outcome in pool.run(jobs):
@@ -119,7 +120,7 @@ def prepare_folder(
     return result
 
 
-def _blocks(names: Iterable[str], result: Result) -> dict[int, list[str]]:
+def _blocks(names: Iterable[str], result: PreparationResult) -> dict[int, list[str]]:
     """The samples of each shard, by number. Samples without a number, or with one taken, fail."""
     owner: dict[int, str] = {}
     for name in names:
@@ -168,7 +169,7 @@ def _require_ours(folder: Path, expected: set[Path]) -> None:
         )
 
 
-def _finish(file: Path, outcomes: list[Outcome], header: Header, result: Result) -> None:
+def _finish(file: Path, outcomes: list[Outcome], header: Header, result: PreparationResult) -> None:
     result.failed |= {outcome.name: outcome.error for outcome in outcomes if outcome.error}
     good = [outcome for outcome in outcomes if outcome.mesh is not None]
     labelled = sum(o.mesh is not None and o.mesh.wss is not None for o in good)
@@ -185,7 +186,7 @@ def _finish(file: Path, outcomes: list[Outcome], header: Header, result: Result)
         result.made += len(good)
 
 
-def _prepared(job: Job) -> Outcome:
+def _prepared(job: VesselJob) -> Outcome:
     try:
         raw = read_raw(job.source, job.name)
         if bool(raw.parameters.get("synthetic")) != job.synthetic:
@@ -215,7 +216,7 @@ class _Pool:
     def __exit__(self, *error: Any) -> None:
         self._close()
 
-    def run(self, jobs: list[Job]) -> Iterator[Outcome]:
+    def run(self, jobs: list[VesselJob]) -> Iterator[Outcome]:
         if self.workers == 1:
             yield from map(_prepared, jobs)
             return
@@ -228,7 +229,7 @@ class _Pool:
             self._close()
             yield from self._one_by_one(jobs[done:])
 
-    def _one_by_one(self, jobs: list[Job]) -> Iterator[Outcome]:
+    def _one_by_one(self, jobs: list[VesselJob]) -> Iterator[Outcome]:
         for job in jobs:
             try:
                 yield self._started(1).submit(_prepared, job).result()

@@ -48,7 +48,7 @@ def load(
 
 def choose(
     folder: PathLike, split: str, *, limit: int | None = None, division: str = "original"
-) -> tuple[Contents, list[int]]:
+) -> tuple[DataFolder, list[int]]:
     """The contents of a folder, and the sample numbers that `load` would read; an error if there
     are none.
     """
@@ -90,7 +90,7 @@ def tenths(count: int) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True)
-class Contents:
+class DataFolder:
     """The sample numbers in each file, and the division stored in the files, if there is one."""
 
     files: dict[Path, list[int]]
@@ -98,7 +98,7 @@ class Contents:
     headers: dict[Path, Header]
 
 
-def scan(folder: PathLike) -> Contents:
+def scan(folder: PathLike) -> DataFolder:
     """Read the sample numbers and headers of all shards in a folder, but not their meshes."""
     paths = sorted(Path(folder).glob("*.safetensors"))
     if not paths:
@@ -120,10 +120,10 @@ def scan(folder: PathLike) -> Contents:
             raise ArteryError(
                 f"{path} has another division than {paths[0].name}; prepare them again"
             )
-    return Contents(files, _ranges(paths[0], splits[0]), headers)
+    return DataFolder(files, _ranges(paths[0], splits[0]), headers)
 
 
-def numbers(contents: Contents, split: str, division: str = "original") -> list[int]:
+def numbers(contents: DataFolder, split: str, division: str = "original") -> list[int]:
     """The sample numbers of a set that the folder has, sorted."""
     if split not in SETS:
         raise ValueError(f"unknown set {split!r}; expected one of {', '.join(SETS)}")
@@ -139,7 +139,7 @@ def describe(folder: PathLike, division: str = "original") -> dict[str, Summary]
     return {name: _summary(contents, numbers(contents, name, division)) for name in SETS}
 
 
-def _summary(contents: Contents, wanted: list[int]) -> Summary:
+def _summary(contents: DataFolder, wanted: list[int]) -> Summary:
     nodes = masked = 0
     total: float | None = 0.0
     for mesh in _read(contents, frozenset(wanted)):
@@ -152,7 +152,7 @@ def _summary(contents: Contents, wanted: list[int]) -> Summary:
     return Summary(len(wanted), nodes, masked, scale)
 
 
-def _read(contents: Contents, wanted: frozenset[int]) -> Iterator[Mesh]:
+def _read(contents: DataFolder, wanted: frozenset[int]) -> Iterator[Mesh]:
     for path, found in contents.files.items():
         if not wanted.isdisjoint(found):
             yield from read_shard(path, wanted)

@@ -45,7 +45,7 @@ class Settings:
 
 
 @dataclass
-class Result:
+class GenerationResult:
     """The names of the samples made and kept, and the errors of those that failed."""
 
     made: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ def generate(
     planar: bool = True,
     max_reduction: float = 0.49,
     say: Callable[[str], object] = print,
-) -> Result:
+) -> GenerationResult:
     """Make the samples 0 … count − 1 that the folder lacks.
 
     An existing file is kept if it was made with the same settings; otherwise it is an error. A
@@ -79,7 +79,7 @@ def generate(
             raise ValueError(f"{what} must be at least {least}, got {number}")
     settings = Settings(seed, _size(mesh), planar, max_reduction)
     draw(np.random.default_rng(0), planar=planar, max_reduction=max_reduction)  # checks the bound
-    place, result = Path(folder), Result()
+    place, result = Path(folder), GenerationResult()
     place.mkdir(parents=True, exist_ok=True)
     todo = []
     for number in range(count):
@@ -146,7 +146,7 @@ def _run(
     todo: list[int],
     settings: Settings,
     workers: int,
-    result: Result,
+    result: GenerationResult,
     say: Callable[[str], object],
 ) -> None:
     with (

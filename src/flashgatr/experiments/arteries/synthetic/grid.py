@@ -26,7 +26,7 @@ ROUNDING = 0.12  # how far the corners of the core are pulled in
 
 
 @dataclass(frozen=True)
-class Section:
+class CrossSection:
     """The O-grid of the unit disc."""
 
     node: Array  # (n, 2) positions
@@ -41,7 +41,7 @@ class Section:
         return len(self.node) - self.wall
 
 
-def section(core: int, ring: int) -> Section:
+def section(core: int, ring: int) -> CrossSection:
     side = 2 * core + 1
     a = np.tan(np.linspace(-1, 1, side) * np.pi / 4)
     x, y = np.meshgrid(a, a, indexing="ij")
@@ -64,7 +64,7 @@ def section(core: int, ring: int) -> Section:
     ]
     quad = np.stack(cores + layers)
     vertex, inverse = np.unique(quad[:, ::2, ::2], return_inverse=True)
-    return Section(
+    return CrossSection(
         np.concatenate([inner, outer.reshape(-1, 2)]),
         vertex,
         quad,
@@ -77,7 +77,7 @@ def section(core: int, ring: int) -> Section:
 class Grid:
     """The hexahedra of a tube."""
 
-    section: Section
+    section: CrossSection
     s: Array  # (P,) arc lengths of the planes
     node: Array  # (P, n, 3)
 

@@ -1,1 +1,1 @@
-"""Benchmarks of data: how fast they are made or prepared, and what n-body labels are worth."""
+"""Benchmarks of data: speed of generation and preparation, and the accuracy of n-body labels."""

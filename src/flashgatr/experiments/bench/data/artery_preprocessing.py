@@ -1,9 +1,12 @@
-"""Processor time to prepare a vessel for the artery networks, and how far the two ways to compute geodesics are apart.
+"""Processor time of preparing a vessel for the artery networks, and the difference between the two
+ways to compute geodesics.
 
-Synthetic vessels with about as many nodes as the published ones (9,200), with even edges of 0.03 cm as those have, and with the uneven
-ones of the generator, which are shorter in and behind stenoses: normals, distances from the inlet by potpourri3d, where
-it is installed, and by our own method with scipy, flow extensions cut off, mask. The time is that of the process on one
-thread; the difference is the largest of any node that is kept.
+The vessels are synthetic, with about as many nodes as the published ones (9,200). Their edges are
+even, 0.03 cm long like those of the published ones, or uneven as the generator makes them, shorter
+in and behind stenoses. Preparation consists of normals, geodesic distances from the inlet, cutting
+off the flow extensions, and the mask. Distances are computed by potpourri3d, if it is installed,
+and by our own method with scipy. The time is that of the process on one thread; the difference is
+the largest over all nodes that are kept.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from ...arteries.data.raw import RawMesh
 from ...arteries.data.wall import prepare
 from ...arteries.synthetic.grid import surface, sweep
 from ...arteries.synthetic.tube import draw
-from ..timing import Found, Report
+from ..timing import CaseReport, Found
 
 VESSELS = 10
 MESH = (4, 2, 140)
-"""Of the generator: the surface has 9,500 nodes."""
+"""Mesh size of the generator, for a surface of 9,500 nodes."""
 
 
 def vessel(number: int, edges: str = "even") -> RawMesh:
@@ -45,7 +48,7 @@ def timed(raw: RawMesh, method: str) -> tuple[float, Mesh]:
 
 
 def run() -> None:
-    report = Report("artery-preprocessing", keep=True, vessels=VESSELS)
+    report = CaseReport("artery-preprocessing", keep=True, vessels=VESSELS)
     methods = ["scipy", *(["potpourri3d"] if find_spec("potpourri3d") else [])]
     for edges in ("even", "uneven"):
         vessels = [vessel(number, edges) for number in range(VESSELS)]
@@ -58,14 +61,16 @@ def run() -> None:
             found = Found({"processor time": statistics.median(times)})
             report.add("preprocessing", {**about, "method": method}, found)
         if len(prepared) == 2:
-            apart = max(_apart(a, b) for a, b in zip(*prepared, strict=True))
-            found = Found({"difference": apart})
+            difference = max(_difference(a, b) for a, b in zip(*prepared, strict=True))
+            found = Found({"difference": difference})
             report.add("preprocessing", {**about, "method": "both"}, found)
     report.show()
 
 
-def _apart(a: Mesh, b: Mesh) -> float:
-    """Largest difference on the nodes that both kept (which are cut off depends on the distances)."""
+def _difference(a: Mesh, b: Mesh) -> float:
+    """Largest difference of distances on the nodes that both meshes kept; which nodes are cut off
+    depends on the distances.
+    """
     index = {tuple(x): i for i, x in enumerate(a.position.tolist())}
     pairs = [(index[tuple(x)], j) for j, x in enumerate(b.position.tolist()) if tuple(x) in index]
     i, j = np.array(pairs).T

@@ -1,10 +1,13 @@
-"""How far are the n-body labels from physics? The released integrator against a far finer one, on the same systems.
+"""How accurate are the n-body labels? The released integrator against a far finer one, on the same
+systems.
 
-Most systems agree to many digits. Where two bodies nearly collide, the coarse steps throw them anywhere: those labels cannot be
-predicted from physics, and they make up most of every model's mean squared error.
+Most systems agree to many digits. After a near-collision of two bodies, however, the coarse steps
+leave them at essentially arbitrary positions: physics cannot predict those labels, and they make up
+most of every model's mean squared error.
 
-How low can that mean be, then, for a model that knows all but the closest encounters? The released integrator itself says so,
-with the gravity between planets softened below a distance.
+How low can the mean squared error be for a model that predicts all but the closest encounters? To
+answer this, the released integrator runs with the gravity between planets softened below a
+distance.
 """
 
 from __future__ import annotations
@@ -23,14 +26,18 @@ from ...results import record
 
 METRICS = ("mse", "median", "q90", "trimmed")
 FINER = (50, 800, 200)
-"""Leapfrog steps per step of the released integrator. The mean does not converge: encounters are chaotic."""
+"""Leapfrog steps per step of the released integrator. The mean does not converge, because
+encounters are chaotic."""
 
 SOFTENED = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-"""Distances below which planets attract each other less; the largest is that of no attraction between planets."""
+"""Distances below which gravity between planets is softened; with the largest, planets hardly
+attract each other."""
 
 
 def softened(state: State, settings: Gravity, distance: float) -> Array:
-    """Final positions by semi-implicit Euler, as the released integrator, but m / (r² + ε²) between planets."""
+    """Final positions by semi-implicit Euler, as the released integrator, but with the softened
+    distance √(r² + ε²) between planets.
+    """
     mass, position, velocity = state
     center = position.mean(axis=1, keepdims=True)
     x, v = position - center, velocity
@@ -38,9 +45,9 @@ def softened(state: State, settings: Gravity, distance: float) -> Array:
     squared = distance**2 * (is_planet[:, :, None] & is_planet[:, None, :])
     squared += np.eye(mass.shape[1])  # a body does not attract itself: 0 / 1
     for _ in range(settings.steps):
-        apart = x[:, None] - x[:, :, None]
-        r = np.sqrt(np.square(apart).sum(-1) + squared)
-        v = v + settings.step_size * (mass[:, None, :, None] * apart / r[..., None] ** 3).sum(2)
+        d = x[:, None] - x[:, :, None]
+        r = np.sqrt(np.square(d).sum(-1) + squared)
+        v = v + settings.step_size * (mass[:, None, :, None] * d / r[..., None] ** 3).sum(2)
         x = x + settings.step_size * v
     return np.asarray(x + center)
 
@@ -68,7 +75,7 @@ def run() -> None:
 
 def _report(model: str, target: Array, systems: dict[str, Tensor], **settings: object) -> None:
     found = summarise(system_errors(torch.from_numpy(target), systems["target"]))
-    told = " ".join(f"{key}={value}" for key, value in settings.items())
+    text = " ".join(f"{key}={value}" for key, value in settings.items())
     for metric in METRICS:
         record("nbody-labels", model, metric, found[metric], "length²", {"set": "eval", **settings})
-    print(f"{model}, {told}: " + ", ".join(f"{name} {found[name]:.3e}" for name in METRICS))
+    print(f"{model}, {text}: " + ", ".join(f"{name} {found[name]:.3e}" for name in METRICS))

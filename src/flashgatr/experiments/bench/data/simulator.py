@@ -1,7 +1,8 @@
-"""How many star systems per second?
+"""How many star systems are generated per second?
 
-Systems of the released generator (4 bodies, 100 steps), drawn, evolved and accepted in chunks of 1,000, by one and by two
-processes that are already running; the best of five rounds of 40 chunks.
+Systems of the released generator (4 bodies, 100 steps) are drawn, evolved and accepted in chunks of
+1,000, by one and by two processes that are already running. The result is the best of five rounds
+of 40 chunks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The n-body report, put together."""
+"""The n-body report: its numbers, figures and sections."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from ...report.plots import GREY
 from .titles import SETS
 
 PANELS = ("eval", "more_bodies", "translated")
-_LABEL_GAP = 0.045  # least distance of two labels, in heights of a panel
+_LABEL_GAP = 0.045  # smallest distance between two labels, in heights of a panel
 
 
 def draw(report: dict[str, Any], labels: Sequence[str]) -> bytes:
-    """A log-log panel per evaluation set; a single number of systems makes points.
+    """A log-log panel per evaluation set, from the content of report.json.
 
-    report: of report.json, its groups, straight_line and reference.
+    With a single number of training systems, means are drawn as points instead of lines.
     """
     with plots.style():
         figure, axes = plots.panels(len(PANELS), (3.9, 3.7))
@@ -27,12 +27,12 @@ def draw(report: dict[str, Any], labels: Sequence[str]) -> bytes:
             ax.set(xscale="log", yscale="log", title=SETS[name][0], xlabel="training systems")
             lines = plots.means(report["groups"], name, "mse")
             for place, (label, line) in enumerate(lines.items()):
-                # Error bars at one number of samples stand side by side.
-                aside = 1.05 ** (place - (len(lines) - 1) / 2)
-                plots.draw_means(ax, line, looks[label], aside)
+                # Shift the error bars of different models, so that they do not overlap.
+                shift = 1.05 ** (place - (len(lines) - 1) / 2)
+                plots.draw_means(ax, line, looks[label], shift)
             plots.sample_ticks(ax, samples)
-            is_referred_to = name == report["reference"]["set"]
-            references = report["reference"]["mse"] if is_referred_to else {}
+            has_references = name == report["reference"]["set"]
+            references = report["reference"]["mse"] if has_references else {}
             guess = report["straight_line"].get(name, {}).get("mse")
             _references(ax, references, report["reference"]["samples"], guess)
             ax.grid(visible=True, axis="y")
@@ -42,7 +42,9 @@ def draw(report: dict[str, Any], labels: Sequence[str]) -> bytes:
 
 
 def _references(ax: Any, values: dict[str, float], samples: int, guess: float | None) -> None:
-    """Reference values as named dashes beside their number of samples; the guess as a line."""
+    """Draw reference values as labelled dashes at their number of samples, and the straight-line
+    guess as a dotted line.
+    """
     from matplotlib.patheffects import withStroke
 
     left, right = (math.log(x) for x in ax.get_xlim())

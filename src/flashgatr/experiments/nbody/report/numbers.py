@@ -1,4 +1,4 @@
-"""Numbers that only n-body reports have: their data, the straight-line guess, the commands."""
+"""Numbers that are specific to n-body reports: data, straight-line guess, commands."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from ..task import straight_line
 from .titles import SETS
 
 Described: TypeAlias = dict[str, dict[str, data.Description]]
-"""Per data folder: what its sets hold."""
+"""Per data folder: the descriptions of its sets."""
 
 
 def describe_data(runs: Sequence[Run], notes: list[str]) -> Described:
-    """The data folders of the runs that can be read; the one that most runs used comes first."""
+    """The readable data folders of the runs, starting with the one that most runs used."""
     sets: Described = {}
     folders = [run.config.data.folder for run in runs]
     for folder in sorted(dict.fromkeys(folders), key=folders.count, reverse=True):
         try:
             sets[folder] = data.describe(folder)
         except BAD_INPUT as error:
-            notes.append(f"the data of some runs are not at hand: {error}")
+            notes.append(f"the data of some runs are not available: {error}")
     if len({d["eval"].sha256 for d in sets.values() if "eval" in d}) > 1:
         notes.append("runs were evaluated on different systems: compare them with care")
     return sets
 
 
 def with_samples(run: Run, sets: Described) -> Run:
-    """The run with its number of training systems, if its data are at hand or its settings say."""
+    """The run with its number of training systems, if its settings or its data give it."""
     train = sets.get(run.config.data.folder, {}).get("train")
     samples = run.config.data.train_samples or (train.count if train else None)
     return replace(run, samples=samples)
@@ -58,7 +58,7 @@ def straight_line_errors(
 
 
 def commands(runs: Sequence[Run], sets: Described) -> str:
-    """A script that makes the data, the runs and the report again."""
+    """A script that reproduces the data, the runs and the report."""
     places = {folder: f"data/nbody{i + 1 if i else ''}" for i, folder in enumerate(sets)}
     lines = [
         _data_command(places[folder], described)

@@ -43,7 +43,7 @@ def results(report: dict[str, Any], name: str) -> str:
 
 
 def runs(report: dict[str, Any]) -> str:
-    """Every run; the settings of every group and what is in the data folders."""
+    """Every run, the settings of every group, and the sets in the data folders."""
     columns = {title.lower(): (name, "mse") for name, (title, _) in SETS.items()}
     blocks = report["settings"] | {
         f"Data in {folder}": {

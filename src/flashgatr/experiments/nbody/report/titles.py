@@ -1,15 +1,15 @@
-"""Names and explanations that the n-body report shows."""
+"""Titles and explanations in the n-body report."""
 
 from __future__ import annotations
 
 from typing import Any
 
 TITLE = "n-body: where will the bodies be?"
-INTRODUCTION = """<p>Models see masses, positions and velocities of bodies that attract each other,
-and predict their positions after a while. The error of a system is the mean square of the
-differences of all coordinates. A few systems in which bodies nearly collide dominate the mean.
-Therefore median, 90 % quantile and the mean of the best 99 % of the systems stand beside it. ±
-is the standard error over seeds.</p>"""
+INTRODUCTION = """<p>Models receive the masses, positions and velocities of bodies that attract each
+other, and predict their positions at a later time. The error of a system is the mean squared
+difference over all coordinates. A few systems in which bodies nearly collide dominate the mean;
+the median, the 90 % quantile and the mean of the best 99 % of the systems are therefore shown as
+well. ± is the standard error over seeds.</p>"""
 MODELS = {"gatr": "GATr", "transformer": "Transformer", "mlp": "MLP"}
 SETS = {
     "eval": (
@@ -17,11 +17,11 @@ SETS = {
         "Drawn like the training systems. README: values from the README of the authors' code.",
     ),
     "more_bodies": ("More bodies", "Six bodies instead of four."),
-    "translated": ("Translated", "Other systems, around (200, 0, 0) instead of the origin."),
+    "translated": ("Translated", "Other systems, centred at (200, 0, 0) instead of the origin."),
     "eval_moved": (
         "Moved",
-        "The new systems of the first table, moved by (200, 0, 0): an equivariant model keeps its "
-        "errors.",
+        "The systems of the first table, translated by (200, 0, 0): the errors of an equivariant "
+        "model do not change.",
     ),
 }
 """Evaluation sets: title and explanation."""
@@ -30,9 +30,9 @@ CAPTIONS = {
     "figure.png": "Mean over seeds of the mean squared error, and its standard error. Grey dashes: "
     "the README of the authors' code. Dotted: the guess that all bodies move on straight lines.",
     "curves.png": "Mean squared error on the validation set during training, one line per run.",
-    "trajectories.png": "Four of the new systems, chosen by the rank of GATr's error, which stands "
-    "above each, and seen along the axis in which they spread least. A thin line leads from where "
-    "a body ends to where a model puts it.",
+    "trajectories.png": "Four of the new systems, chosen by the rank of GATr's error, which is "
+    "given above each, viewed along the axis in which they extend least. A thin line connects the "
+    "final position of a body with a model's prediction.",
 }
 REFERENCE: dict[str, Any] = {
     "source": "README of the authors' code",

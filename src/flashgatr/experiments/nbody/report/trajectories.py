@@ -1,4 +1,4 @@
-"""The picture of a few systems: true paths of their bodies, and final positions as predicted."""
+"""The figure of a few systems: the true paths of their bodies and the predicted final positions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from .numbers import Described
 from .titles import short
 
 SHOWN_SYSTEMS = {"median": 0.5, "90 % quantile": 0.9, "99 % quantile": 0.99, "worst": 1.0}
-"""The systems drawn: quantiles of GATr's error."""
-MOST_PREDICTED = 1000  # systems: seconds for the paper's network on a CPU
+"""The systems that are drawn: quantiles of GATr's error."""
+MOST_PREDICTED = 1000  # systems; takes seconds for the paper's network on a CPU
 
 
 @dataclass(frozen=True)
 class Scene:
     """One system of n bodies.
 
-    mass: (n).  paths: the true ones, (frames, n, 3).
-    predictions: per label, the final positions (n, 3).
+    mass: (n).  paths: the true positions at all times, (frames, n, 3).
+    predictions: per label, the predicted final positions (n, 3).
     """
 
     title: str
@@ -41,9 +41,8 @@ class Scene:
 
 
 def scenes(runs: Sequence[Run], sets: Described) -> list[Scene]:
-    """Systems at quantiles of the best GATr's error, with predictions.
-
-    These are its own and the best Transformer's.
+    """Systems at quantiles of the best GATr's error, with its predictions and those of the best
+    Transformer.
     """
     best: dict[str, Run] = {}
     for run in sorted(runs, key=_eval_error):
@@ -82,7 +81,7 @@ def _eval_error(run: Run) -> float:
 
 
 def draw(scenes: Sequence[Scene], labels: Sequence[str]) -> bytes:
-    """A panel per system, seen along the axis in which its bodies spread least."""
+    """A panel per system, viewed along the axis in which it extends least."""
     with plots.style():
         figure, axes = plots.panels(len(scenes), (3.0, 3.4))
         looks = plots.looks(labels)
@@ -102,8 +101,8 @@ def draw(scenes: Sequence[Scene], labels: Sequence[str]) -> bytes:
 def _draw_scene(ax: Any, scene: Scene, handles: list[dict[str, Any]]) -> None:
     points = scene.paths.reshape(-1, 3)
     centre = points.mean(axis=0)
-    sight = np.linalg.svd(points - centre, full_matrices=False)[2][:2].T  # (3, 2)
-    paths = (scene.paths - centre) @ sight
+    projection = np.linalg.svd(points - centre, full_matrices=False)[2][:2].T  # (3, 2)
+    paths = (scene.paths - centre) @ projection
     start = dict(color=LIGHT_GREY, markerfacecolor="white", markersize=3.5)
     for body in range(len(scene.mass)):
         ax.plot(*paths[:, body].T, color=LIGHT_GREY, linewidth=1.2)
@@ -111,7 +110,7 @@ def _draw_scene(ax: Any, scene: Scene, handles: list[dict[str, Any]]) -> None:
         size = 7 if body == scene.mass.argmax() else 4
         ax.plot(*paths[-1, body], "o", color="black", markersize=size)
     for handle in handles[2:]:
-        ends = (scene.predictions[handle["label"]] - centre) @ sight
+        ends = (scene.predictions[handle["label"]] - centre) @ projection
         for pair in zip(paths[-1], ends, strict=True):
             ax.plot(*zip(*pair, strict=True), color=handle["color"], linewidth=0.7)
         ax.plot(*ends.T, linestyle="", zorder=4, **{**handle, "label": None})
