@@ -1,5 +1,7 @@
 """A shortcut that is broken gives way to the public way, and the results stay the same."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -47,6 +49,8 @@ BROKEN = {
     "_len_torch_dispatch_stack": (torch._C, shortcuts.DIRECT_CALLS, shortcuts.is_followed),
     "flatten_dense_tensors": (torch._C._nn, shortcuts.FLAT_TENSORS, shortcuts._try_flat_tensors),
     "unflatten_dense_tensors": (torch._C._nn, shortcuts.FLAT_TENSORS, shortcuts._try_flat_tensors),
+    "_foreach_mul_": (torch, shortcuts.MANY_TENSORS, shortcuts._try_many_tensors),
+    "_foreach_lerp_": (torch, shortcuts.MANY_TENSORS, shortcuts._try_many_tensors),
 }
 """Private names: where each is, which shortcut needs it, and the probe that finds it missing."""
 
@@ -107,6 +111,19 @@ def test_attention_operators_of_this_torch_take_the_arguments_we_give(check):
 def test_an_attention_operator_with_other_arguments_is_not_used():
     with pytest.raises(TypeError, match="takes"):
         attention._require_arguments("_flash_attention_forward", "keys_first")
+
+
+def test_lists_of_tensors_are_scaled_and_averaged_the_same_without_the_shortcut():
+    start = [torch.randn(3), torch.randn(2, 4)]
+    targets = [torch.randn_like(x) for x in start]
+    found = []
+    for way in (contextlib.nullcontext(), shortcuts.MANY_TENSORS.off()):
+        x = [y.clone() for y in start]
+        with way:
+            shortcuts.scale_all(x, torch.tensor(0.3))
+            shortcuts.move_all(x, targets, 0.25)
+        found.append(x)
+    assert_same(*found)
 
 
 def test_the_probe_runs_once_when_first_asked():

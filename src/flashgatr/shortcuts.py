@@ -4,12 +4,13 @@
     BLOCK_NODE        a block on a few small sets is one node of autograd's graph
     TRITON_LAUNCH     kernels that Triton has compiled are launched without its argument inspection
     FLAT_TENSORS      one C++ call concatenates parameters, and one splits gradients
+    MANY_TENSORS      one call scales or averages a list of tensors
     CUDNN_ATTENTION   cuDNN's attention with shared keys and values of another width
     PACKED_ATTENTION  attention kernels that take packed sets with their offsets
 
 Some need private names of torch or Triton. These are checked when a shortcut is first used: if
 one is missing or behaves differently, the shortcut is off and the public interface is used, with
-the same results. `flashgatr bench shortcuts` measures the savings; docs/fast.md lists them.
+the same results. `flashgatr bench shortcuts` measures the savings; docs/benchmarks.md lists them.
 """
 
 from __future__ import annotations
@@ -85,6 +86,33 @@ def unflatten(flat: torch.Tensor, like: list[Any]) -> list[torch.Tensor]:
     return [part.view(x.shape) for part, x in zip(parts, like, strict=True)]
 
 
+def scale_all(tensors: list[torch.Tensor], factor: torch.Tensor) -> None:
+    """Multiply every tensor by the factor, in place."""
+    if MANY_TENSORS.is_on:
+        torch._foreach_mul_(tensors, factor)
+    else:
+        for x in tensors:
+            x.mul_(factor)
+
+
+def move_all(tensors: list[torch.Tensor], targets: list[torch.Tensor], fraction: float) -> None:
+    """Move every tensor towards its target by this fraction of the distance, in place."""
+    if MANY_TENSORS.is_on:
+        torch._foreach_lerp_(tensors, targets, fraction)
+    else:
+        for x, target in zip(tensors, targets, strict=True):
+            x.lerp_(target, fraction)
+
+
+def _try_many_tensors() -> None:
+    with torch.inference_mode(False), torch.device("cpu"):
+        x = [torch.ones(1), torch.zeros(2)]
+        torch._foreach_mul_(x, torch.tensor(2.0))
+        torch._foreach_lerp_(x, [torch.zeros(1), torch.ones(2)], 0.5)
+    if [y.tolist() for y in x] != [[1.0], [0.5, 0.5]]:
+        raise RuntimeError("_foreach_ functions do something else")
+
+
 def _try_flat_tensors() -> None:
     with torch.inference_mode(False), torch.device("cpu"):
         parts = [torch.zeros(2), torch.ones(1, 3)]
@@ -98,8 +126,10 @@ DIRECT_CALLS = Shortcut("direct calls", is_followed)
 BLOCK_NODE = Shortcut("block node")
 TRITON_LAUNCH = Shortcut("triton launch")
 FLAT_TENSORS = Shortcut("flat tensors", _try_flat_tensors)
+MANY_TENSORS = Shortcut("many tensors", _try_many_tensors)
 CUDNN_ATTENTION = Shortcut("cudnn attention")
 PACKED_ATTENTION = Shortcut("packed attention")
 EVERY = (
-    DIRECT_CALLS, BLOCK_NODE, TRITON_LAUNCH, FLAT_TENSORS, CUDNN_ATTENTION, PACKED_ATTENTION,
+    DIRECT_CALLS, BLOCK_NODE, TRITON_LAUNCH, FLAT_TENSORS, MANY_TENSORS, CUDNN_ATTENTION,
+    PACKED_ATTENTION,
 )  # fmt: skip

@@ -63,19 +63,25 @@ class FlatAdam:
 
     def _update(self, gradient: Tensor, divisor: Tensor, skip: Tensor) -> None:
         group = self.group
-        if not paths.has_triton():
-            beta1, beta2 = group["betas"]
-            torch._fused_adam_(
-                [self.flat], [gradient], [self.first], [self.second], [], [self.steps],
-                lr=group["lr"], beta1=beta1, beta2=beta2, weight_decay=group["weight_decay"],
-                eps=group["eps"], amsgrad=False, maximize=False, grad_scale=divisor, found_inf=skip,
-            )  # fmt: skip
-            return
         corrections = 1 - self.betas**self.steps  # float64: the second is near zero at first
+        if not paths.has_triton():
+            self._plain_update(gradient / divisor, skip > 0, *corrections.unbind())
+            return
         kernels.adam[(-(-self.flat.numel() // 1024),)](
             self.flat, gradient, self.first, self.second, group["lr"], divisor, skip, corrections,
             self.flat.numel(), *group["betas"], group["eps"], group["weight_decay"], BLOCK=1024,
         )  # fmt: skip
+
+    def _plain_update(self, g: Tensor, skip: Tensor, first: Tensor, second: Tensor) -> None:
+        """The same update without Triton; first, second: the corrections of the moments."""
+        group, (beta1, beta2) = self.group, self.group["betas"]
+        g = g + group["weight_decay"] * self.flat
+        mean = self.first + (1 - beta1) * (g - self.first)
+        square = beta2 * self.second + (1 - beta2) * g * g
+        spread = (square / second.to(square.dtype)).sqrt() + group["eps"]
+        new = self.flat - group["lr"] / first.to(mean.dtype) * mean / spread
+        for x, value in ((self.first, mean), (self.second, square), (self.flat, new)):
+            x.copy_(torch.where(skip, x, value))
 
 
 def _flatten(tensors: list[Tensor]) -> Tensor:

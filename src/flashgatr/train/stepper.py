@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels.cuda.side_stream import beside
+from ..shortcuts import scale_all
 from .batch import copy_into, mapped, shapes, tensors
 from .distributed import World
 from .flat_adam import FlatAdam
@@ -127,7 +128,7 @@ class Stepper:
         norm = _full(torch.nn.utils.get_total_norm(gradients))
         if self.config.clip:
             scale = (self.config.clip / (norm + 1e-6)).clamp(max=1.0)
-            torch._foreach_mul_(gradients, scale)
+            scale_all(gradients, scale)
         return norm
 
     def _eager(self, batch: Batch, weight: float) -> Outcome:

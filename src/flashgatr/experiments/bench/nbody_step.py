@@ -107,13 +107,13 @@ def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool 
     with timing.precision(case.precision), plain:
         memory = None
         if case.cuda_graph:
-            step = _step(case, device)
+            step = training_step(case, device)
             step()  # compiles everything, so that the peak of the capture is that of the step
             del step
             timing.release()
             timing.reset_peak(device)
         begin = time.perf_counter()
-        step = _step(case, device)
+        step = training_step(case, device)
         step()
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -128,7 +128,7 @@ def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool 
     return found
 
 
-def _step(case: Case, device: torch.device) -> timing.Step:
+def training_step(case: Case, device: torch.device) -> timing.Step:
     task = RandomSystems(case.model, device)
     if not case.optimizer:
         return task.gradients

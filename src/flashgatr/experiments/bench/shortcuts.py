@@ -17,7 +17,7 @@ import torch
 from ... import shortcuts
 from ...shortcuts import Shortcut
 from . import timing, workload
-from .nbody_step import BATCH, BODIES, RandomSystems
+from .nbody_step import BATCH, BODIES, Case, RandomSystems, training_step
 from .timing import CaseReport, Found, Step
 
 SMALL = (shortcuts.DIRECT_CALLS, shortcuts.BLOCK_NODE, shortcuts.FLAT_TENSORS)
@@ -30,6 +30,8 @@ PATIENCE = 30_000.0
 def workloads(device: torch.device) -> Iterator[tuple[dict[str, Any], Step, tuple[Shortcut, ...]]]:
     """Settings and step of a workload, and the shortcuts that it uses."""
     settings: dict[str, Any] = {"work": "small sets", "sets": BATCH, "items": BODIES}
+    step = training_step(Case("gatr", "float32"), device)
+    yield {**settings, "work": "training step"}, step, (shortcuts.MANY_TENSORS,)
     small = RandomSystems("gatr", device).gradients
     if device.type != "cuda":
         yield settings, small, SMALL
