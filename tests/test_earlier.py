@@ -99,6 +99,7 @@ def test_the_import_paths_of_earlier_tutorials_work():
     for old, new in (("trainer", "trainer"), ("log", "log"), ("parts", "shape_graphs")):
         moved = importlib.import_module(f"flashgatr.train.{new}")
         assert importlib.import_module(f"flashgatr.experiments.engine.{old}") is moved
+        assert getattr(importlib.import_module("flashgatr.experiments.engine"), old) is moved
 
 
 def test_the_program_of_the_earlier_tutorial_runs(tmp_path, monkeypatch):
