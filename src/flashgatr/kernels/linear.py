@@ -10,7 +10,7 @@ from torch import Tensor
 from ..precision import stream_dtype
 from . import recorded
 from .backend import backend
-from .operator import operator
+from .operator import Arguments, operator
 from .rows import LinearPlan
 from .weights import per_parameter
 
@@ -22,8 +22,8 @@ def linear(x: Tensor, prepared: Tensor, parameters: Sequence[Tensor], plan: Line
 
 
 @linear.register_fake
-def _(x: Tensor, prepared: Tensor, parameters: Sequence[Tensor], plan: LinearPlan) -> Tensor:
-    return x.new_empty(x.shape[0], len(plan.outputs))
+def _(a: Arguments) -> Tensor:
+    return a.x.new_empty(a.x.shape[0], len(a.plan.outputs))  # type: ignore[no-any-return]
 
 
 @operator("linear_backward")
@@ -38,8 +38,9 @@ def linear_backward(
 
 
 @linear_backward.register_fake
-def _(g: Tensor, x: Tensor, prepared: Tensor, plan: LinearPlan) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(plan.parameters, dtype=stream_dtype(x.dtype))
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    g_theta = a.x.new_empty(a.plan.parameters, dtype=stream_dtype(a.x.dtype))
+    return a.x.new_empty(a.x.shape), g_theta
 
 
 def _linear_setup(ctx: Any, inputs: Any, output: Any) -> None:

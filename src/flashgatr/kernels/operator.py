@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from types import NoneType
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -25,6 +25,8 @@ from .plan import BlockPlan, Plan, read_plan
 from .rows import LinearPlan
 
 Implementation = Callable[..., Any]
+Arguments = SimpleNamespace
+"""The arguments of an operator, by the names of its parameters."""
 _PLANS = (BlockPlan, LinearPlan, Plan)
 _ORDINARY = {
     Tensor, Parameter, str, int, float, bool, NoneType, torch.dtype, BlockPlan, LinearPlan,
@@ -46,9 +48,14 @@ class Operator:
         self._differentiable: type[torch.autograd.Function] | None = None
         self.__doc__ = function.__doc__
 
-    def register_fake(self, function: Implementation) -> Implementation:
-        self.registered.register_fake(self._of_texts(function))
-        return function
+    def register_fake(self, function: Callable[[Arguments], Any]) -> None:
+        """Decorator: this function of the arguments by name gives empty outputs in their shapes."""
+
+        def fake(*given: Any) -> Any:
+            return function(SimpleNamespace(**dict(zip(names, given, strict=True))))
+
+        names = list(self._signature.parameters)
+        self.registered.register_fake(self._of_texts(fake))
 
     def register_autograd(self, backward: Implementation, *, setup_context: Implementation) -> None:
         def setup(ctx: Any, inputs: Any, output: Any) -> None:

@@ -14,7 +14,7 @@ from ..precision import stream_dtype
 from . import recorded
 from .backend import backend, linear_plans
 from .norm import gradient_shapes, normed_shapes, recorded_norm, with_statistics
-from .operator import operator
+from .operator import Arguments, operator
 from .plan import BlockPlan, grouped
 from .weights import per_parameter
 
@@ -65,22 +65,12 @@ def _named(terms: str, logs: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 @queries.register_fake
-def _(
-    x: Tensor,
-    delta: Tensor,
-    extra: Tensor | None,
-    prepared: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    logs: Sequence[Tensor],
-    terms: str,
-    plan: BlockPlan,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    heads, items = plan.heads, x.shape[0]
-    width = len(linear_plans(plan, x.device.type).qkv.outputs)
-    new, y, stat = normed_shapes(x, delta.dtype, plan)
-    q, k, v = (delta.new_empty(items, *shape) for shape in heads.shapes)
-    kept = items if items < backend(x).RECOMPUTE else 0
-    return new, y, stat, q, k, v, delta.new_empty(kept, width)
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    items, device = a.x.shape[0], a.x.device.type
+    q, k, v = (a.delta.new_empty(items, *shape) for shape in a.plan.heads.shapes)
+    kept = items if items < backend(a.x).RECOMPUTE else 0
+    raw = a.delta.new_empty(kept, len(linear_plans(a.plan, device).qkv.outputs))
+    return *normed_shapes(a.x, a.delta.dtype, a.plan), q, k, v, raw
 
 
 @operator("queries_backward")
@@ -131,28 +121,14 @@ def queries_backward(
 
 
 @queries_backward.register_fake
-def _(
-    g_new: Tensor | None,
-    g_y: Tensor | None,
-    g_q: Tensor,
-    g_k: Tensor,
-    g_v: Tensor,
-    y: Tensor,
-    stat: Tensor,
-    extra: Tensor | None,
-    raw: Tensor,
-    prepared: Sequence[Tensor],
-    logs: Sequence[Tensor],
-    terms: str,
-    plan: BlockPlan,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    plans, heads = linear_plans(plan, y.device.type), plan.heads
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    plans, stream = linear_plans(a.plan, a.y.device.type), stream_dtype(a.y.dtype)
     count = plans.qkv.parameters + (plans.reinsert.parameters if plans.reinsert else 0)
     return (
-        *gradient_shapes(y, plan),
-        y.new_empty(0) if extra is None else extra.new_empty(extra.shape),
-        y.new_empty(count, dtype=stream_dtype(y.dtype)),
-        y.new_empty(heads.learned, dtype=stream_dtype(y.dtype)),
+        *gradient_shapes(a.y, a.plan),
+        a.y.new_empty(0) if a.extra is None else a.extra.new_empty(a.extra.shape),
+        a.y.new_empty(count, dtype=stream),
+        a.y.new_empty(a.plan.heads.learned, dtype=stream),
     )
 
 

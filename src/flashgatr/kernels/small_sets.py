@@ -14,7 +14,7 @@ from torch import Tensor
 from ..algebra import BLADES
 from . import cuda, recorded
 from .backend import backend
-from .operator import operator
+from .operator import Arguments, operator
 from .plan import Sizes
 
 SMALL_SAMPLE = 1024
@@ -28,8 +28,8 @@ def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -
 
 
 @small_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
-    return v.new_empty(*q.shape[:2], v.shape[-1])
+def _(a: Arguments) -> Tensor:
+    return a.v.new_empty(*a.q.shape[:2], a.v.shape[-1])  # type: ignore[no-any-return]
 
 
 @operator("small_attention_backward")
@@ -40,10 +40,8 @@ def small_attention_backward(
 
 
 @small_attention_backward.register_fake
-def _(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    return torch.empty_like(a.q), torch.empty_like(a.k), torch.empty_like(a.v)
 
 
 def _small_setup(ctx: Any, inputs: Any, output: Any) -> None:
@@ -76,9 +74,10 @@ def enter(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @enter.register_fake
-def _(mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    b, items, c, _ = mv.shape
-    return mv.new_empty(b * items, s.shape[-1] + BLADES * c), mv.new_empty(b, 3), mv.new_empty(b)
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    b, items, c, _ = a.mv.shape
+    rows = a.mv.new_empty(b * items, Sizes(c, a.s.shape[-1]).width)
+    return rows, a.mv.new_empty(b, 3), a.mv.new_empty(b)
 
 
 @operator("leave")
@@ -88,8 +87,8 @@ def leave(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
 
 
 @leave.register_fake
-def _(x: Tensor, center: Tensor, mv: int, s: int) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape[0], mv, BLADES), x.new_empty(x.shape[0], s)
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    return a.x.new_empty(a.x.shape[0], a.mv, BLADES), a.x.new_empty(a.x.shape[0], a.s)
 
 
 @operator("leave_backward")
@@ -99,8 +98,9 @@ def leave_backward(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
 
 
 @leave_backward.register_fake
-def _(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:
-    return g_mv.new_empty(g_mv.shape[0], Sizes(g_mv.shape[1], g_s.shape[1]).width)
+def _(a: Arguments) -> Tensor:
+    sizes = Sizes(a.g_mv.shape[1], a.g_s.shape[1])
+    return a.g_mv.new_empty(a.g_mv.shape[0], sizes.width)  # type: ignore[no-any-return]
 
 
 def _leave_setup(ctx: Any, inputs: Any, output: Any) -> None:

@@ -16,7 +16,7 @@ from ..precision import stream_dtype
 from . import recorded
 from .backend import backend, linear_plans
 from .norm import gradient_shapes, normed_shapes, recorded_norm, with_statistics
-from .operator import operator
+from .operator import Arguments, operator
 from .plan import BlockPlan, grouped
 from .rows import LinearPlan
 from .weights import per_parameter
@@ -56,19 +56,10 @@ def _update_plans(plan: BlockPlan, like: Tensor) -> tuple[LinearPlan, ...]:
 
 
 @update.register_fake
-def _(
-    x: Tensor,
-    attended: Tensor,
-    reference: Tensor,
-    prepared: Sequence[Tensor],
-    parameters: Sequence[Tensor],
-    plan: BlockPlan,
-    ready: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    items = x.shape[0]
-    widths = plan.sizes.width, 4 * BLADES * plan.mv, plan.wide.width
-    delta, projected, wide = (attended.new_empty(items, width) for width in widths)
-    return *normed_shapes(x, attended.dtype, plan), delta, projected, wide
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    widths = a.plan.sizes.width, 4 * BLADES * a.plan.mv, a.plan.wide.width
+    made = (a.attended.new_empty(a.x.shape[0], width) for width in widths)
+    return *normed_shapes(a.x, a.attended.dtype, a.plan), *made
 
 
 @operator("update_backward")
@@ -119,26 +110,13 @@ def update_backward(
 
 
 @update_backward.register_fake
-def _(
-    g_new: Tensor | None,
-    g_y: Tensor | None,
-    g_delta: Tensor,
-    attended: Tensor,
-    reference: Tensor,
-    y: Tensor,
-    stat: Tensor,
-    projected: Tensor,
-    wide: Tensor,
-    prepared: Sequence[Tensor],
-    plan: BlockPlan,
-    needs_reference: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    total = sum(p.parameters for p in _update_plans(plan, y))
+def _(a: Arguments) -> tuple[Tensor, ...]:
+    total = sum(p.parameters for p in _update_plans(a.plan, a.y))
     return (
-        gradient_shapes(y, plan)[0],
-        attended.new_empty(attended.shape),
-        reference.new_empty(y.shape[0] if needs_reference else 0),
-        y.new_empty(total, dtype=stream_dtype(y.dtype)),
+        gradient_shapes(a.y, a.plan)[0],
+        a.attended.new_empty(a.attended.shape),
+        a.reference.new_empty(a.y.shape[0] if a.needs_reference else 0),
+        a.y.new_empty(total, dtype=stream_dtype(a.y.dtype)),
     )
 
 

@@ -12,7 +12,7 @@ from .. import shortcuts
 from .backend import backend, linear_plans, prepared_sizes
 from .cuda.products import in_tf32
 from .cuda.side_stream import SideStream
-from .operator import is_watched, operator
+from .operator import Arguments, is_watched, operator
 from .plan import BlockMaps, BlockPlan, Plan
 from .rows import LinearPlan
 
@@ -26,9 +26,10 @@ def prepare(parameters: Sequence[Tensor], plan: Plan, dtype: torch.dtype) -> Ten
 
 
 @prepare.register_fake
-def _(parameters: Sequence[Tensor], plan: Plan, dtype: torch.dtype) -> Tensor:
-    first = parameters[0]
-    return first.new_empty(sum(prepared_sizes(plan.text, first.device.type)), dtype=dtype)
+def _(a: Arguments) -> Tensor:
+    first = a.parameters[0]
+    size = sum(prepared_sizes(a.plan.text, first.device.type))
+    return first.new_empty(size, dtype=a.dtype)  # type: ignore[no-any-return]
 
 
 class Weights:
