@@ -1,0 +1,111 @@
+"""The folder of compiled kernels: files that others can write, or that changed, are not loaded."""
+
+import os
+import shutil
+
+import pytest
+
+from flashgatr.kernels.cpu import library as c_library
+
+needs_compiler = pytest.mark.skipif(
+    not (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")),
+    reason="there is no C compiler",
+)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and kernels that compile in no time."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(c_library, "_signatures", dict)
+    monkeypatch.setattr(
+        c_library, "_source", lambda real: f"{real} kept; void flashgatr_run(void) {{}}\n"
+    )
+    return tmp_path / "flashgatr"
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The content of the files that would be loaded as code."""
+    contents = []
+    monkeypatch.setattr(c_library, "Library", lambda path: contents.append(path.read_bytes()))
+    return contents
+
+
+def _load():
+    return c_library.library.__wrapped__()  # without the cache of this process
+
+
+def test_the_folder_is_made_for_the_user_alone(cache):
+    assert c_library._cache_folder() == cache
+    assert cache.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o720, 0o777, 0o722])
+def test_a_folder_that_others_can_write_to_is_not_used(cache, mode):
+    cache.mkdir()
+    cache.chmod(mode)
+    assert c_library._cache_folder() is None
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o750])
+def test_a_folder_that_others_can_read_is_used(cache, mode):
+    cache.mkdir()
+    cache.chmod(mode)
+    assert c_library._cache_folder() == cache
+
+
+def test_a_folder_of_another_user_is_not_used(cache, monkeypatch):
+    cache.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
+    assert c_library._cache_folder() is None
+
+
+@needs_compiler
+def test_what_lies_in_a_folder_of_everybody_is_not_loaded(cache, loaded):
+    _load()
+    mine = list(loaded)
+    for path in cache.glob("*.so"):
+        path.write_bytes(b"somebody else's")
+        path.with_suffix(".sha256").write_text(c_library._hash(path))
+    cache.chmod(0o777)
+    loaded.clear()
+    assert _load() is not None
+    assert len(loaded) == len(mine) == 2
+    assert b"somebody else's" not in loaded
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["changed", "cut off", "empty", "no hash", "other hash", "gone"])
+def test_a_damaged_library_is_built_again_and_never_loaded(cache, loaded, damage):
+    _load()
+    whole = list(loaded)
+    victim = sorted(cache.glob("*.so"))[0]
+    content = victim.read_bytes()
+    if damage == "changed":
+        victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "cut off":
+        victim.write_bytes(content[: len(content) // 2])
+    elif damage == "empty":
+        victim.write_bytes(b"")
+    elif damage == "no hash":
+        victim.with_suffix(".sha256").unlink()
+    elif damage == "other hash":
+        victim.with_suffix(".sha256").write_text("0" * 64)
+    else:
+        victim.unlink()
+    loaded.clear()
+    assert _load() is not None
+    assert loaded == whole
+    assert victim.read_bytes() == content
+    assert victim.with_suffix(".sha256").read_text() == c_library._hash(victim)
+
+
+@needs_compiler
+def test_an_intact_library_is_not_built_again(cache, loaded, monkeypatch):
+    _load()
+    whole = list(loaded)
+    monkeypatch.setattr(c_library, "_build", lambda *_: pytest.fail("compiled again"))
+    loaded.clear()
+    assert _load() is not None
+    assert loaded == whole
