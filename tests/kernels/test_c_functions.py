@@ -54,7 +54,7 @@ def _sweep(low, high, count=2_000_000):
     return np.linspace(low, high, count).astype(np.float32)
 
 
-def test_the_exponential_is_within_two_units_in_the_last_place(functions):
+def test_the_exponential_is_within_one_unit_in_the_last_place(functions):
     x = _sweep(-87.3, 88.0)
     exact = np.exp(x.astype(np.float64))
     error = np.abs(functions["exponential"](x) / exact - 1)
@@ -64,8 +64,8 @@ def test_the_exponential_is_within_two_units_in_the_last_place(functions):
     assert error.max() < EXP_BOUND
 
 
-EXP_BOUND = 2e-7
-"""Relative; the spacing of float32 is 1.2e-7."""
+EXP_BOUND = 1.2e-7
+"""Relative: the spacing of float32. Measured on a Xeon: 0.83e-7."""
 
 
 def test_the_exponential_ends_in_zero_and_infinity_and_passes_nan_on(functions):
@@ -79,8 +79,8 @@ def test_the_error_function_and_tanh_are_within_a_few_units_in_the_last_place(fu
     exact = torch.from_numpy(x).double()
     erf = functions["error_function"](x) - torch.erf(exact).numpy()
     tanh = functions["hyperbolic_tangent"](x) - torch.tanh(exact).numpy()
-    assert np.abs(erf).max() < 2e-7
-    assert np.abs(tanh).max() < 2e-7
+    assert np.abs(erf).max() < 1.2e-7
+    assert np.abs(tanh).max() < 1.2e-7
     small = _sweep(-1e-3, 1e-3, 100_000)
     small = small[np.abs(small) > 1e-30]
     exact = torch.from_numpy(small).double()
