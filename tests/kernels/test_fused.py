@@ -1462,7 +1462,7 @@ def test_generated_sums_are_the_terms_of_the_algebra(form):
 INTERPRETED = """
 import sys, torch
 sys.path.insert(0, {folder!r})
-from tests import test_fused as laws
+from tests.kernels import test_fused as laws
 from flashgatr.batch import Sets
 from flashgatr.kernels import backend, cuda, plan
 from flashgatr.kernels.rows import from_rows, to_rows
@@ -1509,7 +1509,7 @@ print("equal")
 @pytest.mark.slow
 def test_the_triton_kernels_equal_the_plain_layers_when_interpreted():
     pytest.importorskip("triton")
-    code = INTERPRETED.format(folder=str(Path(__file__).parents[1]))
+    code = INTERPRETED.format(folder=str(Path(__file__).parents[2]))
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.strip() == "equal", done.stderr[-3000:]

@@ -26,7 +26,7 @@ from flashgatr.experiments.nbody.report.titles import REFERENCE
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 from flashgatr.train import identity, toml
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [ROOT / "README.md", *DOCS]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -26,12 +26,12 @@ from flashgatr.experiments.arteries.vessel import predict as prediction
 from flashgatr.experiments.arteries.vessel.formats import read as read_file
 from flashgatr.experiments.config import override, save
 
+from ..tubes import tube
 from . import meshfiles
-from .tubes import tube
 
 assert models
-SAMPLE = Path(__file__).parent / "fixture" / "sample_0001.hdf5"
-PRETRAINED = Path(__file__).parents[2] / "pretrained" / "arteries"
+SAMPLE = Path(__file__).parents[1] / "fixture" / "sample_0001.hdf5"
+PRETRAINED = Path(__file__).parents[3] / "pretrained" / "arteries"
 SMALL = ["num_blocks=2", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"]
 
 

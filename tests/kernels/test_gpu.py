@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-GOLDENS = sorted((Path(__file__).parent / "goldens").glob("*gatr*.safetensors"))
+GOLDENS = sorted((Path(__file__).parents[1] / "goldens").glob("*gatr*.safetensors"))
 OPTIONS = dict(
     in_mv_channels=2, in_s_channels=1, out_mv_channels=1, out_s_channels=2, hidden_mv_channels=8,
     hidden_s_channels=16, num_blocks=10, num_heads=4, reinsert_mv_channels=(0,),
