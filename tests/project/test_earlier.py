@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from .earlier import make
+from ..earlier import make
 
 HERE = make.HERE
 KNOWN = json.loads((HERE / "hashes.json").read_text()).get(make.machine())

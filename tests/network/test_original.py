@@ -11,7 +11,7 @@ from flashgatr import AxialGATr, GATr, LoadError
 
 from .plain_gatr import PlainGATr, random_state
 
-GOLDENS = Path(__file__).parent / "goldens"
+GOLDENS = Path(__file__).parents[1] / "goldens"
 NETWORKS = sorted(GOLDENS.glob("*gatr*.safetensors"))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from flashgatr.kernels.cpu import library as c_kernels
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def _closure(names):

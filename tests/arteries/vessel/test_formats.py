@@ -14,9 +14,9 @@ from flashgatr.experiments.arteries.data.wall import require_closed
 from flashgatr.experiments.arteries.vessel import formats, vtkxml
 from flashgatr.experiments.arteries.vessel.surface import volume
 
+from ..test_fuzz import mutated
+from ..tubes import tube
 from . import meshfiles
-from .test_fuzz import mutated
-from .tubes import tube
 
 ROUNDS = 60  # damaged files of each kind
 TUBE = tube(around=12, length=5.0)
