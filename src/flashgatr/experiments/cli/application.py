@@ -7,6 +7,8 @@ SIGTERM (after a checkpoint). Everything that needs torch is imported where it i
 
 from __future__ import annotations
 
+import io
+import sys
 import traceback
 import warnings
 from typing import TYPE_CHECKING, TextIO
@@ -63,6 +65,7 @@ def main() -> None:
         say(HINT)
         raise SystemExit(1) from None
     warnings.showwarning = _Warnings()
+    _escape_output()
     try:
         app()
     except Exception as error:
@@ -71,6 +74,12 @@ def main() -> None:
             raise
         say(f"error: {error}{_place(error)}")
         raise SystemExit(code) from None
+
+
+def _escape_output() -> None:
+    """Print characters that the output's encoding lacks as escapes, such as \\xe9 in ASCII."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _place(error: Exception) -> str:
