@@ -25,6 +25,7 @@ from . import checkpoint as checkpoints
 from . import distributed, settings
 from .checkpoint import Checkpoint
 from .distributed import World
+from .lock import FolderLock
 from .log import Log
 from .order import batch_indices, mix
 from .settings import ConfigError, RunConfig, TrainConfig
@@ -53,7 +54,10 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class Trainer:
-    """Trains one task in one folder, starting from the folder's newest checkpoint."""
+    """Trains one task in one folder, starting from the folder's newest checkpoint.
+
+    It locks the folder: while it exists and its run has not ended, other processes are refused.
+    """
 
     def __init__(self, task: Task, config: RunConfig, world: World) -> None:
         self.task, self.config, self.world = task, config, world
@@ -88,7 +92,13 @@ class Trainer:
         """The averages and the tensors that they follow. A state_dict per step would be slow."""
         self._copies = [(x, known[name]) for name, x in self.ema.items() if name not in floats]
         """Integers, such as counters, are copied instead of averaged."""
-        self._resume()
+        self._lock = FolderLock(self.folder, world)
+        """Held until the run ends, so that no other process trains in this folder meanwhile."""
+        try:
+            self._resume()
+        except BaseException:
+            self._lock.release()
+            raise
 
     # ---- the run ----
 
@@ -96,6 +106,7 @@ class Trainer:
         """Train to the last step, leave the best (or last) weights in the model, evaluate them."""
         quiet = not self.world.is_main
         with (
+            self._lock,
             Log(self.folder, self.train.steps, start=self.step, quiet=quiet) as log,
             self._signals(),
         ):
