@@ -87,7 +87,10 @@ def _exit_code(error: Exception) -> int | None:
     """1: the command failed; 2: wrong arguments or files; None: an unexpected error."""
     from ... import LoadError
     from ...train import CheckpointError, TrainingError
+    from ...train.checkpoint import DamagedError
 
+    if isinstance(error, DamagedError):
+        return 2
     if isinstance(error, (CheckpointError, TrainingError)):
         return 1
     if isinstance(error, LoadError):
