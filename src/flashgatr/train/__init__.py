@@ -4,7 +4,8 @@ world = distributed.join(config.device)
 summary = Trainer(MyTask(config, world.device), config, world).run()
 
 task          what the trainer needs to know: data, model, loss, metrics
-settings      the settings of a run, checked on construction; toml reads and writes them
+sections      the settings of a run, checked on construction
+settings      reading, saving and changing them; toml knows the format
 trainer       the loop: learning rate, validation, best weights, signals, resuming
 batch         a batch as a tree of tensors
 order         which samples form the batch of step k

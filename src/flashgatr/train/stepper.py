@@ -30,6 +30,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) 
         model.parameters(),
         lr=torch.tensor(config.lr, device=device) if fused else config.lr,
         betas=config.betas,
+        eps=config.eps,
         weight_decay=config.weight_decay,
         fused=fused,
         capturable=config.cuda_graph and device.type == "cuda",

@@ -307,7 +307,7 @@ class Trainer:
         for values in (ours, theirs):  # a default may be given or left out
             values["data.options"] = {**defaults, **values.get("data.options", {})}
         differ = [
-            f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}"
+            f"{key} was {theirs.get(key, _LATER.get(key))!r}, is {ours.get(key, _LATER.get(key))!r}"
             for key in sorted(ours.keys() | theirs.keys())
             if ours.get(key) != theirs.get(key)
         ]
@@ -359,6 +359,10 @@ _FREE = {"folder", "device", "data.folder"} | {
 }
 
 
+_LATER = {"model.start": "", "train.eps": TrainConfig.eps}
+"""Settings that early runs lack, and their defaults, which are no part of a run's identity."""
+
+
 def identity(config: RunConfig) -> dict[str, Any]:
     """The settings that determine a run's weights, by dotted key.
 
@@ -367,8 +371,9 @@ def identity(config: RunConfig) -> dict[str, Any]:
     values = settings.to_dict(config)
     for table in ("model", "data", "train"):
         values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
-    if not values["model.start"]:
-        del values["model.start"]  # as in runs from before this setting existed
+    for key, default in _LATER.items():
+        if values[key] == default:
+            del values[key]
     return {key: value for key, value in values.items() if key not in _FREE}
 
 
