@@ -73,6 +73,7 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             if config.model.start and not checkpoints.exists(folder / "checkpoints"):
                 _start(task.model, config)
             trainer = Trainer(task, config, world)
+            trainer.require_same_data()
             if world.is_main:  # only now, because the folder may have held another run
                 _save_config(config)
             summary = trainer.run()

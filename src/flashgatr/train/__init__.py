@@ -13,6 +13,7 @@ stepper       one optimiser step: eager, compiled, or captured as a CUDA graph
 shape_graphs  captured steps on samples of unequal size, one graph per shape
 flat_adam     Adam over one flat tensor, for captured steps
 checkpoint    checkpoints that are complete or absent
+answers       checks of what a task returns, and the hash of its data
 lock          one process at a time in a folder
 distributed   one process or many: DDP, FSDP
 log           JSON lines, progress bar, TensorBoard
