@@ -131,6 +131,11 @@ class Trainer:
                 self._advance(stepper, log)
             self._is_saved = True
             self._stop_if(self._signal, log)
+            if not self.best:
+                log.say(
+                    "warning: no validation had a finite score, so there are no best weights; the "
+                    "run ends with its last ones; check the task's validate and the data"
+                )
             if self.train.restore_best and self.best:
                 self._put(self.best)
             elif self.ema:
@@ -169,6 +174,7 @@ class Trainer:
             log.record(self.step, "train", {"loss": loss.item(), "norm": norm.item(), "lr": rate})
         if last or self.step % train.validate_every == 0:
             self._validate(log)
+        log.show_progress(self.step)
         stop = self.world.max(self._signal)
         save = last or stop or self.step % train.checkpoint_every == 0
         if save or self.step % train.log_every == 0 or self.world.device.type == "cpu":
@@ -215,6 +221,9 @@ class Trainer:
             metrics = self._metrics()
             log.record(self.step, "validation", metrics)
             score = metrics["score"]
+            if not math.isfinite(score):
+                log.record(self.step, "warning", {"score": score}, show=False)
+                log.say(f"step {self.step}: warning: the validation score is {score}, not a number")
             is_best = self.world.max(int(score < self.best_score))  # the same in all processes,
             if is_best:  # because all of them take part in gathering the weights
                 self.best_score, self.best_step = score, self.step
