@@ -96,7 +96,11 @@ def _exit_code(error: Exception) -> int | None:
     """1: the command failed; 2: wrong arguments or files; None: an unexpected error."""
     from ... import LoadError
     from ...train import CheckpointError, TrainingError
+    from ...train.answers import TaskError
+    from ...train.checkpoint import DamagedError
 
+    if isinstance(error, (DamagedError, TaskError)):
+        return 2
     if isinstance(error, (CheckpointError, TrainingError)):
         return 1
     if isinstance(error, LoadError):
