@@ -31,7 +31,6 @@ def application() -> typer_module.Typer:
     app = typer.Typer(
         cls=commands.Commands,
         help="Experiments of the Geometric Algebra Transformer.",
-        add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -64,7 +63,7 @@ def main() -> None:
         raise SystemExit(1) from None
     warnings.showwarning = _Warnings()
     try:
-        app()
+        app(prog_name="flashgatr")  # also for `python -m flashgatr`: completion is for this name
     except Exception as error:
         code = _exit_code(error)
         if code is None:

@@ -69,12 +69,20 @@ ExperimentFile = Annotated[
 ]
 
 
+def _experiments(incomplete: str) -> list[str]:
+    """The names of experiments that the tab key offers."""
+    from .. import table
+
+    return [name for name in table.names() if name.startswith(incomplete)]
+
+
 def train(
     experiment: Annotated[
         Optional[str],  # noqa: UP045  typer reads the annotation at run time
         typer.Argument(
             help="Which experiment: its name, or a Python file that defines EXPERIMENT (default: "
-            "the settings')."
+            "the settings').",
+            autocompletion=_experiments,
         ),
     ] = None,
     config: Annotated[
