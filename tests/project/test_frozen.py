@@ -44,11 +44,10 @@ FORWARD = [
 
 
 def test_public_names():
-    own = {
-        n for n, x in vars(flashgatr).items() if not n.startswith("_") and not inspect.ismodule(x)
-    }
+    found = {name: getattr(flashgatr, name) for name in dir(flashgatr)}
+    own = {n for n, x in found.items() if not n.startswith("_") and not inspect.ismodule(x)}
     assert own == set(PUBLIC)
-    assert {n for n, x in vars(flashgatr).items() if inspect.ismodule(x)} >= MODULES
+    assert {n for n, x in found.items() if inspect.ismodule(x)} >= MODULES
 
 
 def test_config_fields():

@@ -21,7 +21,7 @@ from ..train import ConfigError, RunConfig, Task, Trainer, World, distributed, s
 from ..train import checkpoint as checkpoints
 from ..train import settings as configuration
 from ..train.lock import FolderLock
-from . import table
+from . import shipped, table
 
 RESULTS = "results.json"
 CONFIG = "config.toml"
@@ -88,7 +88,7 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
 
 def _start(model: nn.Module, config: RunConfig) -> None:
     """Give a new model the weights of a trained run; all options of that run must be named."""
-    folder = Path(config.model.start)
+    folder = shipped.find(Path(config.model.start))
     try:
         options, state = io.load(
             folder / "model" if (folder / "model").is_dir() else folder, _kind(config)

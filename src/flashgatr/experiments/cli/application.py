@@ -33,7 +33,6 @@ def application() -> typer_module.Typer:
     app = typer.Typer(
         cls=commands.Commands,
         help="Experiments of the Geometric Algebra Transformer.",
-        add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -67,7 +66,7 @@ def main() -> None:
     warnings.showwarning = _Warnings()
     _escape_output()
     try:
-        app()
+        app(prog_name="flashgatr")  # also for `python -m flashgatr`: completion is for this name
     except Exception as error:
         code = _exit_code(error)
         if code is None:

@@ -76,7 +76,7 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
     if config.experiment != "arteries":
         raise ArteryError(f"{run} is a run of the {config.experiment} experiment, not of arteries")
     if device:
-        config = override(config, [f"device={device}"])
+        config = override(config, ["train.cuda_graph=false", f"device={device}"])  # no training
     model: Any = runs.load_model(config)
     if both_signs:
         if not is_equivariant(model):
