@@ -86,10 +86,20 @@ def frame_of(
     return Frame(value, center, length)
 
 
+def _without_item_axes(reference: Tensor, sets: Sets) -> Tensor:
+    """A reference that broadcasts to the multivectors, (..., 1, 1, 16), as one per sample."""
+    ones = sets.axes + 1  # the item axes and the channels
+    too_many = reference.dim() - 1 > len(sets.samples)
+    if too_many and reference.shape[-1 - ones : -1] == (1,) * ones:
+        return reference.flatten(-1 - ones)
+    return reference
+
+
 def _reference(mv: Tensor, sets: Sets, join_reference: JoinReference) -> Tensor:
     if isinstance(join_reference, Tensor):
         name, what = "join_reference", "a multivector"
-        given = arguments.per_sample(join_reference, BLADES, sets.samples, name, what)
+        given = _without_item_axes(join_reference, sets)
+        given = arguments.per_sample(given, BLADES, sets.samples, name, what)
         return given.to(mv)[..., E123, None]
     if join_reference == "canonical":
         return mv.new_ones(1)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from .. import io
 from ..train import ConfigError, RunConfig, Task, Trainer, World, distributed, set_precision, toml
 from ..train import checkpoint as checkpoints
 from ..train import settings as configuration
-from . import table
+from ..train.lock import FolderLock
+from . import shipped, table
 
 RESULTS = "results.json"
 CONFIG = "config.toml"
@@ -66,13 +66,14 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         )
     world = distributed.join(config.device)
     try:
-        with _alone(folder, world):
+        with FolderLock(folder, world):
             if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
                 _save_config(config)
             task = make_task(config, world)
             if config.model.start and not checkpoints.exists(folder / "checkpoints"):
                 _start(task.model, config)
             trainer = Trainer(task, config, world)
+            trainer.require_same_data()
             if world.is_main:  # only now, because the folder may have held another run
                 _save_config(config)
             summary = trainer.run()
@@ -87,7 +88,7 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
 
 def _start(model: nn.Module, config: RunConfig) -> None:
     """Give a new model the weights of a trained run; all options of that run must be named."""
-    folder = Path(config.model.start)
+    folder = shipped.find(Path(config.model.start))
     try:
         options, state = io.load(
             folder / "model" if (folder / "model").is_dir() else folder, _kind(config)
@@ -109,28 +110,6 @@ def _start(model: nn.Module, config: RunConfig) -> None:
             f"cannot start with the weights of model.start = {config.model.start!r}: {error}; it "
             f"must be the folder of a finished run of {_kind(config)} with the same model.options"
         ) from error
-
-
-@contextmanager
-def _alone(folder: Path, world: World) -> Iterator[None]:
-    """Lock the folder against a second run. The lock is released when the process ends."""
-    if not world.is_main:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ConfigError(
-                f"another process is training in {folder}; wait for it to end, or choose another "
-                "folder"
-            ) from error
-        except (ImportError, OSError):
-            pass  # a system or a file system without such locks
-        yield
 
 
 def load_model(config: RunConfig) -> nn.Module:

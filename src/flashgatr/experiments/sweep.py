@@ -29,7 +29,7 @@ from typing import Any
 
 from ..train import ConfigError, RunConfig, TrainingError, fingerprint, identity, log, toml
 from ..train import settings as configuration
-from . import table
+from . import shipped, table
 from .results import record
 from .runs import make_settings, read_results, train
 
@@ -55,7 +55,8 @@ def plan(
 ) -> list[Planned]:
     """The runs of a recipe, in `folder`. `experiment` is for recipes that do not name one."""
     if not recipe.is_file():
-        raise ConfigError(f"there is no recipe {recipe}; the project's own are in recipes/")
+        names = ", ".join(f"{shipped.RECIPE}:{name}" for name in shipped.known(shipped.RECIPE))
+        raise ConfigError(f"there is no recipe {recipe}; flashgatr comes with {names}")
     try:
         content = tomllib.loads(recipe.read_text())
     except (OSError, ValueError) as error:

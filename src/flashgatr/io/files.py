@@ -56,7 +56,7 @@ def write(path: Path, content: bytes) -> None:
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A context that gives a temporary path to write to; on exit, the file is flushed to disk and
-    renamed to `path`.
+    renamed to `path`. Errors such as a full disk name that path.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -64,6 +64,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with aside.open("r+b") as file:
             os.fsync(file.fileno())
         aside.replace(path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(aside)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         aside.unlink(missing_ok=True)
 

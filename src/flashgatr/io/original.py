@@ -10,6 +10,7 @@ unpickler, in this module and nowhere else.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -100,9 +101,20 @@ def _load_file(name: str) -> Any:
     except OSError as error:
         raise LoadError(f"cannot read {name}: {error.strerror or error}") from error
     except Exception as error:
+        why = _refused(str(error)) if isinstance(error, pickle.UnpicklingError) else error
         raise LoadError(
-            f"{name} is not a state dict that torch's weights-only loader accepts: {error}"
+            f"{name} is not a state dict that torch's weights-only loader accepts: {why}"
         ) from error
+
+
+def _refused(told: str) -> str:
+    """Why torch's weights-only loader refused a file, without its advice to run the file's code."""
+    found = re.search(r"GLOBAL (\S+)", told)
+    what = f"it refers to {found[1]}" if found else "it is damaged, or contains more than tensors"
+    return (
+        f"{what}, and loading that could run code. Where the network was made, save its tensors "
+        "alone: torch.save(net.state_dict(), file)"
+    )
 
 
 def _strip_prefix(state: Mapping[str, Tensor]) -> _Given:

@@ -4,7 +4,8 @@ world = distributed.join(config.device)
 summary = Trainer(MyTask(config, world.device), config, world).run()
 
 task          what the trainer needs to know: data, model, loss, metrics
-settings      the settings of a run, checked on construction; toml reads and writes them
+sections      the settings of a run, checked on construction
+settings      reading, saving and changing them; toml knows the format
 trainer       the loop: learning rate, validation, best weights, signals, resuming
 batch         a batch as a tree of tensors
 order         which samples form the batch of step k
@@ -12,6 +13,8 @@ stepper       one optimiser step: eager, compiled, or captured as a CUDA graph
 shape_graphs  captured steps on samples of unequal size, one graph per shape
 flat_adam     Adam over one flat tensor, for captured steps
 checkpoint    checkpoints that are complete or absent
+answers       checks of what a task returns, and the hash of its data
+lock          one process at a time in a folder
 distributed   one process or many: DDP, FSDP
 log           JSON lines, progress bar, TensorBoard
 """

@@ -48,6 +48,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint cannot be written or read."""
 
 
+class DamagedError(CheckpointError):
+    """A folder has checkpoints, but none of them is intact."""
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """Groups of named tensors ("model", "optimizer", ...), and a state of numbers and strings."""
@@ -124,7 +128,7 @@ def load(folder: Path) -> Checkpoint | None:
             problems.append(str(error))
             warnings.warn(f"{error}; trying the checkpoint before it", stacklevel=2)
     if problems:
-        raise CheckpointError(
+        raise DamagedError(
             f"no checkpoint in {folder} is intact: {'; '.join(problems)}; delete the folder to "
             "start from the beginning"
         )

@@ -18,6 +18,8 @@ from typing import Any, Self
 from . import settings
 
 FILE = "log.jsonl"
+EARLY = 10.0
+"""Seconds after which a run without a terminal tells the time left, if it has no record yet."""
 
 
 class Log:
@@ -26,6 +28,10 @@ class Log:
     def __init__(self, folder: Path, steps: int, *, start: int = 0, quiet: bool = False) -> None:
         self.folder, self.steps, self.quiet = folder, steps, quiet
         self._began, self._first = time.monotonic(), start
+        self._clock: tuple[float, int] | None = None
+        """When the first step of this process ended, which may have compiled, and its number."""
+        self._shown = 0.0
+        """When progress was last shown."""
         self._bar: Any = None
         self._task: Any = None
         self._board: Any = None
@@ -41,17 +47,18 @@ class Log:
         if not self.quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-            from rich.progress import TimeRemainingColumn as Remaining
 
             columns = (
                 BarColumn(),
                 MofNCompleteColumn(),
-                Remaining(),
+                TextColumn("{task.fields[left]}"),
                 TextColumn("{task.fields[text]}"),
             )
             self._bar = Progress(*columns, console=Console(stderr=True))
             self._bar.start()
-            self._task = self._bar.add_task("", total=self.steps, completed=self._first, text="")
+            self._task = self._bar.add_task(
+                "", total=self.steps, completed=self._first, text="", left=""
+            )
         return self
 
     def __exit__(
@@ -86,7 +93,35 @@ class Log:
             if show and kind != "train":
                 self.say(f"step {step}: {text}")
         elif show:
-            self.say(f"step {step:>7}/{self.steps}  {text}  ({spent:.0f} s)")
+            left = self._left(step)
+            self.say(f"step {step:>7}/{self.steps}  {text}  ({spent:.0f} s{left and ', '}{left})")
+            self._shown = time.monotonic()
+
+    def show_progress(self, step: int) -> None:
+        """Called after every step: show the time left from the second step on.
+
+        A progress bar is updated ten times a second at most. Elsewhere, a long run whose first
+        record is far away prints one line.
+        """
+        now = time.monotonic()
+        if self._clock is None:
+            self._clock = now, step
+        elif self._bar is not None and now > self._shown + 0.1:
+            self._bar.update(self._task, completed=step, left=self._left(step))
+            self._shown = now
+        elif self._bar is None and not self._shown and now > self._clock[0] + EARLY:
+            self.say(
+                f"step {step:>7}/{self.steps}  ({now - self._began:.0f} s, {self._left(step)})"
+            )
+            self._shown = now
+
+    def _left(self, step: int) -> str:
+        """The time left, in words, from the steps of this process after its first one."""
+        if self._clock is None or step <= self._clock[1] or step >= self.steps:
+            return ""
+        began, first = self._clock
+        rate = (time.monotonic() - began) / (step - first)
+        return f"{_duration(rate * (self.steps - step))} left"
 
     def _write(self, text: str, *, sync: bool = False) -> None:
         try:
@@ -134,6 +169,19 @@ def seconds(folder: Path) -> float:
     """The training time of a run over all its processes, according to its log."""
     found = (line.get("seconds") for line in read(folder))
     return max((x for x in found if isinstance(x, int | float)), default=0.0)
+
+
+def _duration(seconds: float) -> str:
+    """A duration in its largest fitting unit.
+
+    >>> [_duration(x) for x in (5, 200, 5000, 200_000)]
+    ['5 s', '3 min', '1.4 h', '2.3 days']
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 def _forget_after(path: Path, step: int) -> None:

@@ -1,4 +1,4 @@
-"""The settings of a run: dataclasses that are checked on construction, read from and saved as TOML.
+"""The settings of a run, read from and saved as TOML; `sections` has their values and checks.
 
     experiment = "springs"      config = load("run.toml")
     [model]                     config = override(config, ["train.steps=5", "model.name=mlp"])
@@ -18,165 +18,26 @@ import difflib
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 from ..io import files
 from . import toml
+from .sections import DataConfig as DataConfig
+from .sections import ModelConfig as ModelConfig
+from .sections import RunConfig as RunConfig
+from .sections import Section as Section
+from .sections import TrainConfig as TrainConfig
+from .sections import is_section, types_of
 from .toml import ConfigError as ConfigError
 
 MAX_BYTES = 1 << 16
 """Largest file. A run's settings fill a page; the parser can be very slow on malicious text."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_DEVICE = re.compile(r"auto|cpu|mps|cuda(:[0-9]{1,3})?")
 # quoted parts of a key may contain an =
 _ASSIGNMENT = re.compile(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^="'])*)=(.*)""", re.DOTALL)
 
 AnySection = TypeVar("AnySection", bound="Section")
-
-
-class Section:
-    """One table of the file. Values are converted to their field's type, or an error is raised."""
-
-    table: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        for name, hint in _types(type(self)).items():
-            value = _conform(hint, getattr(self, name), self._path(name))
-            object.__setattr__(self, name, value)
-        self._check()
-
-    def _check(self) -> None:
-        """Raise an error for values that have the right type but are invalid."""
-
-    @classmethod
-    def _path(cls, name: str) -> str:
-        return f"{cls.table}.{name}" if cls.table else name
-
-    def _require(self, name: str, fits: bool, expected: str, advice: str = "") -> None:
-        if not fits:
-            value = toml.show(getattr(self, name))
-            raise ConfigError(f"{self._path(name)} must be {expected}, got {value}{advice}")
-
-    def _require_least(self, least: int, *names: str) -> None:
-        for name in names:
-            self._require(name, getattr(self, name) >= least, f"at least {least}")
-
-    def _require_name(self, name: str) -> None:
-        fits = _NAME.fullmatch(getattr(self, name)) is not None
-        self._require(name, fits, "a name of letters, digits, - and _")
-
-    def _require_folder(self, name: str) -> None:
-        value = getattr(self, name)
-        self._require(name, bool(value.strip()) and "\0" not in value, "the path of a folder")
-
-
-@dataclass(frozen=True)
-class ModelConfig(Section):
-    """The model and its options.
-
-    start: folder of a trained run, whose weights replace the random initial ones.
-    """
-
-    table: ClassVar[str] = "model"
-
-    name: str = "gatr"
-    options: dict[str, Any] = field(default_factory=dict)
-    start: str = ""
-
-    def _check(self) -> None:
-        self._require_name("name")
-        self._require("start", "\0" not in self.start, "the path of a folder")
-
-
-@dataclass(frozen=True)
-class DataConfig(Section):
-    """Folder of the data, number of training samples (0: all), and the task's own options."""
-
-    table: ClassVar[str] = "data"
-
-    folder: str = "data"
-    train_samples: int = 0
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def _check(self) -> None:
-        self._require_folder("folder")
-        self._require_least(0, "train_samples")
-
-
-@dataclass(frozen=True)
-class TrainConfig(Section):
-    """How to train.
-
-    lr decays exponentially to lr_final over `steps`, every `decay_every` steps; it grows linearly
-    during the first `warmup` steps.  clip: largest norm of the gradient (0: no limit).
-    ema: decay of the averaged weights (0: no average).  restore_best: end with the weights of the
-    best validation.  max_bad_steps: number of successive steps without a finite gradient that ends
-    the run.
-    """
-
-    table: ClassVar[str] = "train"
-
-    steps: int = 50_000
-    batch_size: int = 64
-    lr: float = 3e-4
-    lr_final: float = 3e-6
-    decay_every: int = 1000
-    warmup: int = 0
-    weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    clip: float = 10.0
-    ema: float = 0.0
-    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    compile: bool = False
-    cuda_graph: bool = False
-    checkpoint_every: int = 1000
-    keep_checkpoints: int = 2
-    validate_every: int = 1000
-    log_every: int = 100
-    restore_best: bool = True
-    strategy: Literal["auto", "ddp", "fsdp"] = "auto"
-    max_bad_steps: int = 20
-
-    def _check(self) -> None:
-        self._require_least(1, "steps", "batch_size", "decay_every", "checkpoint_every")
-        self._require_least(1, "keep_checkpoints", "validate_every", "log_every", "max_bad_steps")
-        self._require_least(0, "warmup", "weight_decay", "clip")
-        for name in ("lr", "lr_final"):
-            self._require(name, getattr(self, name) > 0, "positive")
-        limit = f"at most train.lr, which is {self.lr!r}"
-        self._require("lr_final", self.lr_final <= self.lr, limit, "; set both for no decay")
-        limit = f"at most train.steps, which is {self.steps}"
-        self._require("warmup", self.warmup <= self.steps, limit)
-        self._require("ema", 0 <= self.ema < 1, "at least 0 and less than 1")
-        inside = all(0 <= beta < 1 for beta in self.betas)
-        self._require("betas", inside, "two numbers of at least 0 and less than 1")
-
-
-@dataclass(frozen=True)
-class RunConfig(Section):
-    """Everything that determines a run."""
-
-    experiment: str = "experiment"
-    folder: str = "runs/experiment"
-    seed: int = 0
-    device: str = "auto"
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-
-    def _check(self) -> None:
-        self._require_name("experiment")
-        self._require_folder("folder")
-        self._require_least(0, "seed")
-        known = _DEVICE.fullmatch(self.device) is not None
-        self._require("device", known, "auto, cpu, mps, cuda or cuda:NUMBER")
-        if self.train.cuda_graph and self.device in ("cpu", "mps"):
-            raise ConfigError(
-                f"train.cuda_graph needs a CUDA device, but device is {self.device!r}; change one"
-            )
 
 
 Defaults = Callable[[object], Mapping[str, Any]]
@@ -315,21 +176,11 @@ def suggest(key: str, known: Sequence[str]) -> str:
     return f"known: {', '.join(siblings.values() or known)}"
 
 
-def _types(cls: type[Any]) -> dict[str, Any]:
-    """Types of a section's fields."""
-    hints = get_type_hints(cls)
-    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
-
-
 def _known(cls: type[Any]) -> tuple[str, ...]:
     """Dotted paths of all keys: those of this table, then those of the tables in it."""
-    types = _types(cls)
-    own = [cls._path(name) for name in types]
-    return (*own, *(path for t in types.values() if _is_section(t) for path in _known(t)))
-
-
-def _is_section(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Section)
+    types = types_of(cls)
+    own = [cls.path(name) for name in types]
+    return (*own, *(path for t in types.values() if is_section(t) for path in _known(t)))
 
 
 def _fill(cls: type[AnySection], values: object) -> AnySection:
@@ -337,13 +188,13 @@ def _fill(cls: type[AnySection], values: object) -> AnySection:
     if not isinstance(values, Mapping):
         name = cls.table or "a configuration"
         raise ConfigError(f"{name} must be a table, got {toml.show(values)}")
-    types = _types(cls)
+    types = types_of(cls)
     for key in values:
         if key not in types:
-            raise _unknown(cls._path(toml.join((str(key),))))
+            raise _unknown(cls.path(toml.join((str(key),))))
     return cls(
         **{
-            name: _fill(types[name], value) if _is_section(types[name]) else value
+            name: _fill(types[name], value) if is_section(types[name]) else value
             for name, value in values.items()
         }
     )
@@ -352,52 +203,6 @@ def _fill(cls: type[AnySection], values: object) -> AnySection:
 def _unknown(key: str) -> ConfigError:
     key = toml.shorten(key, 80)
     return ConfigError(f"unknown key {key}; {suggest(key, _known(RunConfig))}")
-
-
-def _conform(hint: Any, value: Any, where: str) -> Any:
-    """The value converted to the field's type, or an error."""
-
-    def expect(fits: bool, expected: str) -> None:
-        if not fits:
-            advice = _advice(expected, value)
-            raise ConfigError(f"{where} must be {expected}, got {toml.show(value)}{advice}")
-
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if _is_section(hint):
-        expect(isinstance(value, hint), f"a {hint.__name__}")
-        return value
-    if get_origin(hint) is Literal:
-        expect(isinstance(value, str) and value in get_args(hint), f"one of {_listed(hint)}")
-    elif get_origin(hint) is tuple:
-        length = len(get_args(hint))
-        fits = isinstance(value, (list, tuple)) and len(value) == length
-        expect(fits, f"a list of {length} numbers")
-        return tuple(_conform(x, y, where) for x, y in zip(get_args(hint), value, strict=True))
-    elif get_origin(hint) is dict:
-        expect(isinstance(value, dict), "a table")
-    elif hint is bool:
-        expect(isinstance(value, bool), "true or false")
-    elif hint is int:
-        expect(is_number and isinstance(value, int), "an integer")
-    elif hint is float:
-        expect(is_number, "a number")
-        return float(toml.plain(value, where))
-    else:
-        assert hint is str, hint
-        expect(isinstance(value, str), "a string")
-    return toml.plain(value, where)
-
-
-def _listed(hint: Any) -> str:
-    return ", ".join(map(repr, get_args(hint)))
-
-
-def _advice(expected: str, value: object) -> str:
-    if expected == "a string":
-        return "; put it in quotes"
-    if expected == "an integer" and isinstance(value, float) and value.is_integer():
-        return "; write it without point or exponent"
-    return ""
 
 
 def read_assignment(assignment: str) -> tuple[tuple[str, ...], Any]:
@@ -434,17 +239,17 @@ def _put(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Set one key. Missing tables on its path are created, which is possible within options."""
     section: Any = RunConfig
     for i, key in enumerate(path):
-        if _is_section(section):
-            if key not in _types(section):
+        if is_section(section):
+            if key not in types_of(section):
                 raise _unknown(toml.join(path[: i + 1]))
-            section = _types(section)[key]
+            section = types_of(section)[key]
         if i == len(path) - 1:
             break
         values = values.setdefault(key, {})
         if not isinstance(values, dict):
             name = toml.shorten(toml.join(path[: i + 1]), 80)
             raise ConfigError(f"{name} is {toml.show(values)}, which has no keys of its own")
-    if _is_section(section):
+    if is_section(section):
         example = f"{_known(section)[0]}=…"
         raise ConfigError(f"{path[-1]} is a table; set its keys one by one, as in {example}")
     values[path[-1]] = value

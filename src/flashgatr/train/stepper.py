@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..kernels.cuda.side_stream import beside
 from ..shortcuts import scale_all
+from .answers import checked_loss
 from .batch import copy_into, mapped, shapes, tensors
 from .distributed import World
 from .flat_adam import FlatAdam
@@ -30,6 +31,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) 
         model.parameters(),
         lr=torch.tensor(config.lr, device=device) if fused else config.lr,
         betas=config.betas,
+        eps=config.eps,
         weight_decay=config.weight_decay,
         fused=fused,
         capturable=config.cuda_graph and device.type == "cuda",
@@ -116,7 +118,7 @@ class Stepper:
         """Compute the gradients of the weighted loss, and return the weighted loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with self._autocast():
-            loss, _ = self.task.loss(self.model, batch)
+            loss = checked_loss(self.task.loss(self.model, batch))
         if isinstance(weight, Tensor) or weight != 1:
             loss = loss * weight
         loss.backward()

@@ -22,6 +22,8 @@ class Task(Protocol):
     - `counts(indices)`: the weight of each sample in the loss, if the loss is not a mean over
       samples. Several processes weight their shares of a batch with it.
     - `data_hash`: a string that identifies the training data. A run is not resumed with other data.
+      Without it, the trainer hashes the batches of three steps, unless they are random. An empty
+      string switches the comparison off.
     - `option_defaults`: the default values of `data.options`.
     - `parts(indices)`: see `Divisible`.
     """

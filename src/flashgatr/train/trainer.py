@@ -23,17 +23,19 @@ from torch import Tensor
 
 from . import checkpoint as checkpoints
 from . import distributed, settings
+from .answers import MARK, checked_metrics, hash_of_batches, same_data, undisturbed
+from .answers import TrainingError as TrainingError
 from .checkpoint import Checkpoint
 from .distributed import World
+from .lock import FolderLock
 from .log import Log
 from .order import batch_indices, mix
 from .settings import ConfigError, RunConfig, TrainConfig
 from .stepper import Stepper, make_optimizer, set_learning_rate
 from .task import Task
 
-
-class TrainingError(RuntimeError):
-    """Training cannot continue."""
+TRIAL = 100
+"""A first validation at this step or later is tried at the beginning."""
 
 
 class Interrupted(SystemExit):
@@ -53,7 +55,10 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 
 
 class Trainer:
-    """Trains one task in one folder, starting from the folder's newest checkpoint."""
+    """Trains one task in one folder, starting from the folder's newest checkpoint.
+
+    It locks the folder: while it exists and its run has not ended, other processes are refused.
+    """
 
     def __init__(self, task: Task, config: RunConfig, world: World) -> None:
         self.task, self.config, self.world = task, config, world
@@ -88,7 +93,16 @@ class Trainer:
         """The averages and the tensors that they follow. A state_dict per step would be slow."""
         self._copies = [(x, known[name]) for name, x in self.ema.items() if name not in floats]
         """Integers, such as counters, are copied instead of averaged."""
-        self._resume()
+        self._batches = ""
+        """A hash of a few batches, for a task without a `data_hash`."""
+        self._has_compared = False
+        self._lock = FolderLock(self.folder, world)
+        """Held until the run ends, so that no other process trains in this folder meanwhile."""
+        try:
+            self._resume()
+        except BaseException:
+            self._lock.release()
+            raise
 
     # ---- the run ----
 
@@ -96,9 +110,12 @@ class Trainer:
         """Train to the last step, leave the best (or last) weights in the model, evaluate them."""
         quiet = not self.world.is_main
         with (
+            self._lock,
             Log(self.folder, self.train.steps, start=self.step, quiet=quiet) as log,
             self._signals(),
         ):
+            self.require_same_data()
+            self._try_validation()
             if self.step:
                 log.say(f"resumed at step {self.step}")
             stepper = Stepper(
@@ -114,6 +131,11 @@ class Trainer:
                 self._advance(stepper, log)
             self._is_saved = True
             self._stop_if(self._signal, log)
+            if not self.best:
+                log.say(
+                    "warning: no validation had a finite score, so there are no best weights; the "
+                    "run ends with its last ones; check the task's validate and the data"
+                )
             if self.train.restore_best and self.best:
                 self._put(self.best)
             elif self.ema:
@@ -152,6 +174,7 @@ class Trainer:
             log.record(self.step, "train", {"loss": loss.item(), "norm": norm.item(), "lr": rate})
         if last or self.step % train.validate_every == 0:
             self._validate(log)
+        log.show_progress(self.step)
         stop = self.world.max(self._signal)
         save = last or stop or self.step % train.checkpoint_every == 0
         if save or self.step % train.log_every == 0 or self.world.device.type == "cpu":
@@ -195,19 +218,33 @@ class Trainer:
 
     def _validate(self, log: Log) -> None:
         with self._averaged(), self._uncompiled():
-            self.task.model.eval()
-            metrics = self.task.validate(self.task.model)
-            if "score" not in metrics:
-                raise TypeError(
-                    "the task's validate must return a dictionary with a number 'score' (lower is "
-                    f"better), got {metrics!r}"
-                )
+            metrics = self._metrics()
             log.record(self.step, "validation", metrics)
             score = metrics["score"]
+            if not math.isfinite(score):
+                log.record(self.step, "warning", {"score": score}, show=False)
+                log.say(f"step {self.step}: warning: the validation score is {score}, not a number")
             is_best = self.world.max(int(score < self.best_score))  # the same in all processes,
             if is_best:  # because all of them take part in gathering the weights
                 self.best_score, self.best_step = score, self.step
                 self.best = self.weights()
+
+    def _metrics(self) -> dict[str, float]:
+        """What the task's validation finds."""
+        self.task.model.eval()
+        return checked_metrics(self.task.validate(self.task.model))
+
+    def _try_validation(self) -> None:
+        """Validate a new model, so that a wrong answer is found before hours of training.
+
+        A validation takes as long as any other of the run. So there is no trial if the first one
+        comes soon. FSDP prepares its shards in the first call, which must be one of training.
+        """
+        is_sharded = self.world.size > 1 and self.train.strategy == "fsdp"
+        first = min(self.train.validate_every, self.train.steps)
+        if self.step == 0 and not is_sharded and first >= TRIAL:
+            with undisturbed(self.world.device), self._averaged(), self._uncompiled():
+                self._metrics()
 
     # ---- state ----
 
@@ -250,7 +287,7 @@ class Trainer:
                 "skipped": self.skipped,
                 "bad_in_a_row": int(self._bad_in_a_row.item()),
                 "config": identity(self.config),
-                "data": getattr(self.task, "data_hash", None),
+                "data": self._data_hash(),
             }
             point = Checkpoint(self.step, tensors, state)
             checkpoints.save(self.folder / "checkpoints", point, keep=self.train.keep_checkpoints)
@@ -269,6 +306,7 @@ class Trainer:
         try:
             self._require_same_run(found.state["config"])
             self._require_same_data(found.state.get("data"))
+            self._batches = found.state.get("data") or ""
             self._put(found.tensors["model"])
             distributed.put_moments(self.task.model, self.optimizer, found.tensors["optimizer"])
         except KeyError as error:
@@ -296,7 +334,7 @@ class Trainer:
         for values in (ours, theirs):  # a default may be given or left out
             values["data.options"] = {**defaults, **values.get("data.options", {})}
         differ = [
-            f"{key} was {theirs.get(key)!r}, is {ours.get(key)!r}"
+            f"{key} was {theirs.get(key, _LATER.get(key))!r}, is {ours.get(key, _LATER.get(key))!r}"
             for key in sorted(ours.keys() | theirs.keys())
             if ours.get(key) != theirs.get(key)
         ]
@@ -307,13 +345,41 @@ class Trainer:
             )
 
     def _require_same_data(self, theirs: str | None) -> None:
-        ours = getattr(self.task, "data_hash", None)
-        if theirs and ours and theirs != ours:
+        ours = self._data_hash()
+        if self.world.max(int(self.world.is_main and not same_data(theirs, ours))):
             raise ConfigError(
                 f"{self.folder} holds a run on other training data than those in "
-                f"{self.config.data.folder} (SHA-256 {theirs[:12]}…, now {ours[:12]}…); resume it "
-                "with its own, or begin another run, which may take its weights (model.start)"
+                f"{self.config.data.folder} (SHA-256 {_short(theirs)}…, now {_short(ours)}…); "
+                "resume it with its own, or begin another run, which may take its weights "
+                "(model.start)"
             )
+
+    def _data_hash(self) -> str | None:
+        own: str | None = getattr(self.task, "data_hash", None)
+        return self._batches if own is None else own
+
+    def require_same_data(self) -> None:
+        """Compare the batches of three steps with those that the run was begun with.
+
+        `run` does so first, unless the task has a `data_hash`, which the constructor compares. The
+        task sees step 0 meanwhile, since its batches may depend on the step.
+        """
+        if self._has_compared or getattr(self.task, "data_hash", None) is not None:
+            return
+        theirs, step = self._batches, self.step
+        size, samples = self.train.batch_size, self.task.samples
+        batches = [batch_indices(self.config.seed, k, size, samples) for k in range(3)]
+        try:
+            self.step = 0
+            self._batches = hash_of_batches(self.task, batches, self.world.device)
+        finally:
+            self.step = step
+        try:
+            self._require_same_data(theirs)
+        except ConfigError:
+            self._batches = theirs
+            raise
+        self._has_compared = True
 
     # ---- signals ----
 
@@ -348,6 +414,10 @@ _FREE = {"folder", "device", "data.folder"} | {
 }
 
 
+_LATER = {"model.start": "", "train.eps": TrainConfig.eps}
+"""Settings that early runs lack, and their defaults, which are no part of a run's identity."""
+
+
 def identity(config: RunConfig) -> dict[str, Any]:
     """The settings that determine a run's weights, by dotted key.
 
@@ -356,8 +426,9 @@ def identity(config: RunConfig) -> dict[str, Any]:
     values = settings.to_dict(config)
     for table in ("model", "data", "train"):
         values |= {f"{table}.{key}": value for key, value in values.pop(table).items()}
-    if not values["model.start"]:
-        del values["model.start"]  # as in runs from before this setting existed
+    for key, default in _LATER.items():
+        if values[key] == default:
+            del values[key]
     return {key: value for key, value in values.items() if key not in _FREE}
 
 
@@ -365,6 +436,11 @@ def fingerprint(config: RunConfig) -> str:
     """Hash of the settings that determine a run's weights."""
     text = json.dumps(identity(config), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _short(data: str | None) -> str:
+    """The first digits of a hash of data."""
+    return (data or "").removeprefix(MARK)[:12]
 
 
 def set_precision(precision: str) -> None:

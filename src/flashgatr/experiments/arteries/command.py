@@ -130,7 +130,7 @@ def prepare(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run, or pretrained:NAME.")],
     mesh: Annotated[
         Path, typer.Argument(help="A vessel: .vtp, .vtu, .stl, .ply, .obj, or .hdf5 as published.")
     ],
@@ -160,12 +160,12 @@ def predict(
     ] = None,
 ) -> None:
     """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
-    from .. import runs
+    from .. import runs, shipped
     from ..console import show_table
     from .vessel.predict import run as predict_files
 
     found, notes, files = predict_files(
-        runs.require_run(run),
+        runs.require_run(shipped.find(run)),
         mesh,
         out,
         device=device or "",

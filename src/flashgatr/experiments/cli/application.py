@@ -7,6 +7,8 @@ SIGTERM (after a checkpoint). Everything that needs torch is imported where it i
 
 from __future__ import annotations
 
+import io
+import sys
 import traceback
 import warnings
 from typing import TYPE_CHECKING, TextIO
@@ -31,7 +33,6 @@ def application() -> typer_module.Typer:
     app = typer.Typer(
         cls=commands.Commands,
         help="Experiments of the Geometric Algebra Transformer.",
-        add_completion=False,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
     )
@@ -63,14 +64,21 @@ def main() -> None:
         say(HINT)
         raise SystemExit(1) from None
     warnings.showwarning = _Warnings()
+    _escape_output()
     try:
-        app()
+        app(prog_name="flashgatr")  # also for `python -m flashgatr`: completion is for this name
     except Exception as error:
         code = _exit_code(error)
         if code is None:
             raise
         say(f"error: {error}{_place(error)}")
         raise SystemExit(code) from None
+
+
+def _escape_output() -> None:
+    """Print characters that the output's encoding lacks as escapes, such as \\xe9 in ASCII."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _place(error: Exception) -> str:
@@ -87,7 +95,11 @@ def _exit_code(error: Exception) -> int | None:
     """1: the command failed; 2: wrong arguments or files; None: an unexpected error."""
     from ... import LoadError
     from ...train import CheckpointError, TrainingError
+    from ...train.answers import TaskError
+    from ...train.checkpoint import DamagedError
 
+    if isinstance(error, (DamagedError, TaskError)):
+        return 2
     if isinstance(error, (CheckpointError, TrainingError)):
         return 1
     if isinstance(error, LoadError):

@@ -69,16 +69,25 @@ ExperimentFile = Annotated[
 ]
 
 
+def _experiments(incomplete: str) -> list[str]:
+    """The names of experiments that the tab key offers."""
+    from .. import table
+
+    return [name for name in table.names() if name.startswith(incomplete)]
+
+
 def train(
     experiment: Annotated[
         Optional[str],  # noqa: UP045  typer reads the annotation at run time
         typer.Argument(
             help="Which experiment: its name, or a Python file that defines EXPERIMENT (default: "
-            "the settings')."
+            "the settings').",
+            autocompletion=_experiments,
         ),
     ] = None,
     config: Annotated[
-        Optional[Path], typer.Option("--config", "-c", help="A TOML file with settings.")  # noqa: UP045
+        Optional[Path],  # noqa: UP045
+        typer.Option("--config", "-c", help="A TOML file with settings, or a run that has some."),
     ] = None,
     folder: Annotated[
         Optional[Path], typer.Option("--folder", "-f", help="Folder of the run.")  # noqa: UP045
@@ -94,7 +103,7 @@ def train(
 ) -> None:
     """Train a model. Stop it any time; --resume goes on as if nothing had happened."""
     from ...train.settings import override
-    from .. import console, runs, table
+    from .. import console, runs, shipped, table
 
     name = _name(experiment, file)
     if resume and config is None and folder is not None and (not change or runs.is_run(folder)):
@@ -104,7 +113,8 @@ def train(
     else:  # with settings given, --resume means: start it, or continue it
         name, change = _chosen(name, change or [])
         if config is not None:
-            settings = runs.load_settings(config, name)
+            given = shipped.find(config)
+            settings = runs.load_settings(given / runs.CONFIG if given.is_dir() else given, name)
         else:
             settings = runs.make_settings({} if name is None else {"experiment": name})
     if folder is not None:
@@ -148,7 +158,7 @@ def _chosen(given: str | None, changes: list[str]) -> tuple[str | None, list[str
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run, or pretrained:NAME.")],
     change: Changes = None,
     out: Annotated[
         Optional[Path],  # noqa: UP045
@@ -158,12 +168,13 @@ def evaluate(
 ) -> None:
     """Evaluate a trained run again, on its own data or (--set data.folder=…) on other data."""
     from ...train.settings import override, write_atomically
-    from .. import console, runs, table
+    from .. import console, runs, shipped, table
 
     _name(None, file)
+    given, run = run, shipped.find(run)
     own = runs.load_config(runs.require_run(run))
     settings = override(own, change or [])
-    is_own = replace(settings, device=own.device) == own
+    is_own = given == run and replace(settings, device=own.device) == own
     results = runs.evaluate(settings, keep=is_own)["results"]
     title = f"{run}: {settings.model.name}"
     console.show_results(table.find(settings.experiment), results, title)
@@ -191,7 +202,10 @@ def report(
 
 
 def sweep(
-    recipe: Annotated[Path, typer.Argument(help="A recipe: settings and a grid of values.")],
+    recipe: Annotated[
+        Path,
+        typer.Argument(help="A recipe: a file with settings and a grid of values, or recipe:NAME."),
+    ],
     folder: Folder = Path("runs/sweep"),
     change: Changes = None,
     only: Annotated[
@@ -208,8 +222,10 @@ def sweep(
     file: ExperimentFile = None,
 ) -> None:
     """Run all runs of a recipe that are not finished yet. Stop and start it as you like."""
+    from .. import shipped
     from .. import sweep as recipes
 
+    recipe = shipped.find(recipe)
     every = recipes.plan(recipe, folder, change or [], _name(None, file))
     planned = recipes.select(every, only or [])
     if list_only:

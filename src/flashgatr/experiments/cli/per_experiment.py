@@ -30,6 +30,8 @@ def experiments_with(field: str) -> typer.Typer:
             return _names(field)
 
         def get_command(self, context: Any, name: str) -> Any:
+            if context is not None and context.resilient_parsing and name not in table.names():
+                return None  # the tab key runs no user's file and prints no error
             return _command(table.resolve(name), field)
 
     return typer.Typer(

@@ -279,9 +279,9 @@ def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dt
 
 def _cache_folder() -> Path | None:
     """A folder that only the user can write to, since its files are loaded as code; or None."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(base) / "flashgatr"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the standard: relative ones are ignored
     try:
+        folder = (given if given.is_absolute() else Path.home() / ".cache") / "flashgatr"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.stat()
     except (OSError, RuntimeError):

@@ -104,13 +104,21 @@ def read_raw(path: PathLike, name: str | None = None) -> RawMesh:
         name = names[0]
     if Path(name).name != name:
         raise ArteryError(f"{name!r} is no name of a sample in {path}")
-    place, group = _place(path), ""
-    if place.is_dir():
-        there = [place / f"{name}{suffix}" for suffix in SUFFIXES]
-        place = next((file for file in there if file.is_file()), there[0])
-    elif name != place.stem or _named(place, name, lambda: READER.names(str(place))) != [""]:
+    place, group = sample_file(path, name), ""
+    if not _place(path).is_dir() and (
+        name != place.stem or _named(place, name, lambda: READER.names(str(place))) != [""]
+    ):
         group = name
     return _named(place, name, lambda: _sample(place, group, name))
+
+
+def sample_file(path: PathLike, name: str) -> Path:
+    """The file that holds a sample of a database, of a folder of files, or of one file."""
+    place = _place(path)
+    if not place.is_dir():
+        return place
+    there = [place / f"{name}{suffix}" for suffix in SUFFIXES]
+    return next((file for file in there if file.is_file()), there[0])
 
 
 def write_raw(target: PathLike | h5py.Group, mesh: RawMesh) -> None:

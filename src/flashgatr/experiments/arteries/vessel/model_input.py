@@ -23,7 +23,7 @@ from ..data.mesh import Array, ArteryError, Mesh
 from ..data.wall import CUT, MARGIN, between_extensions, inlet_diameter, prepare_wall
 from . import formats
 from .boundaries import LENGTH, End, cap, choose_inlet, extension, find_ends, is_extended
-from .surface import Surface, cleaned
+from .surface import Surface, cleaned, close_nodes
 
 UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}
 PLAUSIBLE = (0.1, 1.0)  # cm, inlet diameters by which the unit is recognised
@@ -83,6 +83,11 @@ def read_vessel(
             raise ArteryError(f"--{name} must be one of {', '.join(known)}, got {value!r}")
     if not path.exists():
         raise ArteryError(f"there is no {path}")
+    if not (path.is_file() or path.is_dir()):
+        raise ArteryError(
+            f"{path} is neither a file nor a folder, but such as a pipe or a device; save the mesh "
+            "to a file first"
+        )
     given = reference != REFERENCE  # an array that the user asks for must exist
     published = path.is_dir() or path.suffix.lower() in raw.SUFFIXES
     if sample is not None and not published:
@@ -110,7 +115,10 @@ def read_vessel(
             repeats = path.suffix.lower() == ".stl"
             surface = cleaned(position, face, _vectors(reference, labels), repeats=repeats)
     with _about(path, name):
-        return _vessel(surface, name, index, inlet, told, scale, extensions, method)
+        try:
+            return _vessel(surface, name, index, inlet, told, scale, extensions, method)
+        except ArteryError as error:
+            raise ArteryError(f"{error}{close_nodes(surface)}") from error
 
 
 def _require_sample(path: Path, sample: str | None) -> None:

@@ -3,12 +3,14 @@
 It writes a .vtp file for ParaView and a picture. The file has the nodes of the wall, in the units
 and at the position of the mesh, with these arrays: wss (vectors, dyn/cm²), wss_magnitude, geodesic
 (cm from the inlet of the mesh), inside (1: at least one diameter away from the ends of what the
-model sees), and, for a mesh with labels, wss_reference and wss_error.
+model sees), and, for a mesh with labels, wss_reference and wss_error. Its field data say where it
+comes from; a prediction of another origin is never replaced.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from ..models import GATrArteries
 from ..unconstrained import AnyLinear
 from . import vtkxml
 from .model_input import REFERENCE, Vessel, read_vessel
+from .origin import Origin, find_origin
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
     if config.experiment != "arteries":
         raise ArteryError(f"{run} is a run of the {config.experiment} experiment, not of arteries")
     if device:
-        config = override(config, [f"device={device}"])
+        config = override(config, ["train.cuda_graph=false", f"device={device}"])  # no training
     model: Any = runs.load_model(config)
     if both_signs:
         if not is_equivariant(model):
@@ -119,8 +122,13 @@ def part(mesh: Mesh, keep: Array) -> Mesh:
     )
 
 
-def save(prediction: Prediction, folder: Path, source: Path | None = None) -> list[Path]:
-    """Write FOLDER/NAME.vtp and FOLDER/NAME.png and return where they are."""
+def save(
+    prediction: Prediction,
+    folder: Path,
+    source: Path | None = None,
+    origin: Origin | None = None,
+) -> list[Path]:
+    """Write FOLDER/NAME.vtp and FOLDER/NAME.png and return where they are (see `targets`)."""
     from .prediction_picture import picture  # matplotlib
 
     mesh = prediction.mesh
@@ -133,18 +141,40 @@ def save(prediction: Prediction, folder: Path, source: Path | None = None) -> li
     if mesh.wss is not None:
         fields[REFERENCE] = mesh.wss
         fields["wss_error"] = np.linalg.norm(prediction.wss - mesh.wss, axis=1)
-    written = targets(folder, mesh.name, source)
-    folder.mkdir(parents=True, exist_ok=True)
     assert mesh.face is not None
-    files.write(written[0], vtkxml.write(prediction.position, mesh.face, fields))
-    files.write(written[1], picture(mesh, prediction.wss))
+    about = None if origin is None else origin.fields()
+    contents = [
+        vtkxml.write(prediction.position, mesh.face, fields, about),
+        picture(mesh, prediction.wss),
+    ]
+    written = targets(folder, mesh.name, source, origin)
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in zip(written, contents, strict=True):
+        files.write(path, content)
     return written
 
 
-def targets(folder: Path, name: str, source: Path | None = None) -> list[Path]:
-    """FOLDER/NAME.vtp and FOLDER/NAME.png; an error if they exist and are not our predictions."""
+def targets(
+    folder: Path, name: str, source: Path | None = None, origin: Origin | None = None
+) -> list[Path]:
+    """FOLDER/NAME.vtp and FOLDER/NAME.png; an error if they exist and are not our predictions.
+
+    Predictions of another origin are kept: the name is then NAME-2, NAME-3, and so on.
+    """
     require_folder(folder)
-    file, image = (folder / f"{name}{suffix}" for suffix in (".vtp", ".png"))
+    for number in count(1):
+        chosen = name if number == 1 else f"{name}-{number}"
+        file, image = (folder / f"{chosen}{suffix}" for suffix in (".vtp", ".png"))
+        _require_ours(file, image, source)
+        if origin is None or not file.exists():
+            break
+        if origin.is_of_the_same(vtkxml.read_about(file)):
+            break
+    return [file, image]
+
+
+def _require_ours(file: Path, image: Path, source: Path | None) -> None:
+    """Refuse to replace files that are not predictions by this command."""
     other = "choose another folder with --out"
     if source is not None and file.exists() and source.exists() and file.samefile(source):
         raise ArteryError(f"{file} is the mesh itself; {other}")
@@ -153,7 +183,6 @@ def targets(folder: Path, name: str, source: Path | None = None) -> list[Path]:
             raise ArteryError(f"{image} is there without a prediction beside it; {other}")
     elif not (file.is_file() and vtkxml.is_ours(file)):
         raise ArteryError(f"{file} is there and not a prediction by this command; {other}")
-    return [file, image]
 
 
 def require_folder(folder: Path) -> None:
@@ -177,6 +206,7 @@ def run(
     vessel = read_vessel(file, **options)
     targets(out, vessel.mesh.name, file)
     model, config = load(folder, device=device, both_signs=both_signs)
+    origin = find_origin(folder, file, vessel)
     notes = list(vessel.notes)
     if not is_equivariant(model):
         notes.append(
@@ -184,4 +214,10 @@ def run(
             "the published vessels begin at the origin and run along x"
         )
     prediction = predict_vessel(model, vessel)
-    return prediction, notes, save(prediction, out, file)
+    written = save(prediction, out, file, origin)
+    if written[0].stem != vessel.mesh.name:
+        notes.append(
+            f"{out / vessel.mesh.name}.vtp is kept, a prediction for another mesh or by another "
+            f"network; this one is {written[0].name}"
+        )
+    return prediction, notes, written

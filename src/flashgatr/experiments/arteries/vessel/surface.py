@@ -14,6 +14,7 @@ from ..data.mesh import Array, ArteryError
 
 FEWEST, MOST = 100, 200_000  # nodes
 MANY = 10  # pieces; with more, the faces probably do not share nodes
+CLOSE = 1e-3  # nodes nearly coincide if the edge between them is this much shorter than the mean
 DECIMATE = (
     "make it coarser, with ParaView's filter Decimate or pyvista.read(file).decimate(0.9).save(…); "
     "the training meshes have about 6,000 nodes"
@@ -113,12 +114,7 @@ def _require_one_piece(surface: Surface) -> None:
         shown = ", ".join(f"{size:,}" for size in sizes[:4]) + (", …" if len(sizes) > 4 else "")
         advice = "keep one of them, such as with pyvista.read(file).extract_largest().save(…)"
         if pieces > MANY:
-            corners = surface.position[face]
-            edge = float(np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=-1).mean())
-            advice = (
-                "its faces hardly share nodes, so merge those that are close, such as with "
-                f"pyvista.read(file).clean(tolerance={0.01 * edge:.0e}).save(…)"
-            )
+            advice = f"its faces hardly share nodes, so {_merging(_lengths(surface).mean())}"
         raise ArteryError(
             f"it falls into {pieces:,} pieces of {shown} nodes, expected one vessel; {advice}"
         )
@@ -138,6 +134,28 @@ def _require_one_piece(surface: Surface) -> None:
             "it, such "
             "as with pymeshfix or MeshLab (Repair Non Manifold Vertices)"
         )
+
+
+def close_nodes(surface: Surface) -> str:
+    """Advice to append to an error if some edges are far shorter than the others, else ""."""
+    lengths = _lengths(surface)
+    short = int((lengths < CLOSE * lengths.mean()).sum()) // 2  # an edge has two faces
+    if not short:
+        return ""
+    return f"; {short:,} pairs of its nodes nearly coincide, so {_merging(lengths.mean())}"
+
+
+def _lengths(surface: Surface) -> Array:
+    """(M, 3): the length of the edge at each corner."""
+    corners = surface.position[surface.face]
+    return np.asarray(np.linalg.norm(corners - np.roll(corners, 1, axis=1), axis=-1))
+
+
+def _merging(edge: float) -> str:
+    return (
+        "merge those that are close, such as with "
+        f"pyvista.read(file).clean(tolerance={0.01 * edge:.0e}).save(…)"
+    )
 
 
 def _edges(face: Array) -> Array:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +28,7 @@ TYPES = {
     for bits in (8, 16, 32, 64)
     if (name, bits) not in (("Float", 8), ("Float", 16))
 }
+HEAD = 1 << 16  # bytes; the text before the arrays of a file that `write` makes is shorter
 SAVE_AGAIN = "open it in ParaView and save it again, or as .ply"
 MARK = "<!-- a prediction by flashgatr, which may replace it by another -->"
 
@@ -104,8 +105,33 @@ def is_ours(path: Path) -> bool:
         return MARK.encode() in file.read(200)
 
 
-def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
-    """A .vtp file: triangles (M, 3) with numbers (N) or vectors (N, 3) at the nodes."""
+def read_about(path: Path) -> dict[str, str]:
+    """The texts about the whole file that `write` stored; {} if there are none."""
+    with path.open("rb") as file:
+        head, _ = _split(file.read(HEAD))
+    try:
+        found = ElementTree.fromstring(head).iterfind("PolyData/FieldData/Array")
+        return {x.get("Name", ""): _decoded(x.text or "") for x in found}
+    except (ElementTree.ParseError, ValueError):
+        return {}
+
+
+def _decoded(text: str) -> str:
+    return bytes(int(x) for x in text.split()).rstrip(b"\0").decode()
+
+
+def _encoded(text: str) -> str:
+    """Text as VTK writes it: its bytes in decimal, and a zero at the end."""
+    return " ".join(map(str, [*text.encode(errors="replace"), 0]))
+
+
+def write(
+    position: Array, face: Array, fields: dict[str, Array], about: Mapping[str, str] | None = None
+) -> bytes:
+    """A .vtp file: triangles (M, 3) with numbers (N) or vectors (N, 3) at the nodes.
+
+    `about` holds texts about the whole file, which ParaView shows as field data.
+    """
     numbers = {name: np.asarray(x) for name, x in fields.items()}
     offsets = 3 * np.arange(1, len(face) + 1, dtype=np.int64)
     data = b""
@@ -124,7 +150,15 @@ def write(position: Array, face: Array, fields: dict[str, Array]) -> bytes:
         '<?xml version="1.0"?>',
         MARK,
         '<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian" header_type="UInt64">',
-        f'<PolyData><Piece {counts} NumberOfVerts="0" NumberOfLines="0" NumberOfStrips="0">',
+        "<PolyData>",
+        "<FieldData>",
+        *(
+            f'<Array type="String" Name="{name}" NumberOfTuples="1" format="ascii">'
+            f"{_encoded(text)}</Array>"
+            for name, text in (about or {}).items()
+        ),
+        "</FieldData>",
+        f'<Piece {counts} NumberOfVerts="0" NumberOfLines="0" NumberOfStrips="0">',
         "<PointData>",
         *(array(name, x) for name, x in numbers.items()),
         "</PointData>",

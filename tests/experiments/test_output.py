@@ -1,0 +1,63 @@
+"""Full disks and outputs without Unicode."""
+
+import os
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from flashgatr.io import files
+
+
+@contextmanager
+def files_of_at_most(count):
+    """Writing more than `count` bytes to a file fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (count, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
+    (tmp_path / "a.vtp").write_bytes(b"before")
+    with pytest.raises(OSError, match=r"too large: '.*/a\.vtp'") as caught, files_of_at_most(100):
+        files.write(tmp_path / "a.vtp", bytes(1000))
+    assert caught.value.filename == str(tmp_path / "a.vtp")
+    assert (tmp_path / "a.vtp").read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_that_is_not_there_is_reported_with_the_name_of_the_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none/a\.vtp'"):
+        files.write(tmp_path / "none" / "a.vtp", b"")
+
+
+SAY = """
+import importlib, typer
+from flashgatr.experiments.console import show_table
+
+def invoked():
+    typer.echo("wrote Gefäß.vtp")
+    show_table("Gefäß 血管", ["", "found"], [["ε", "1 dyn/cm²"]])
+
+application = importlib.import_module("flashgatr.experiments.cli.application")
+application.application = lambda: invoked
+application.main()
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_names_beyond_the_outputs_encoding_are_printed_as_escapes(encoding):
+    done = subprocess.run(
+        [sys.executable, "-c", SAY],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert done.returncode == 0, done.stderr
+    title = {"ascii": r"Gef\xe4\xdf \u8840", "latin-1": r"Gefäß \u8840"}.get(encoding, "Gefäß 血管")
+    assert title.encode(encoding) in done.stdout
+    assert b".vtp" in done.stdout  # click writes UTF-8 itself where the output is ASCII

@@ -1,0 +1,251 @@
+"""The measured figures in the documentation are the latest ones."""
+
+import json
+import re
+import statistics
+
+import pytest
+import torch
+
+from flashgatr.experiments import table
+from flashgatr.experiments.bench import scaling
+from flashgatr.experiments.nbody import data
+from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
+
+from .artery_tables import (
+    OURS,
+    artery,
+    beside_the_paper,
+    by_training_meshes,
+    of_changes_to_our_recipe,
+    of_moved_arteries,
+    of_our_artery_runs,
+    of_the_ablations,
+    of_unequal_meshes,
+    unequal,
+)
+from .measured import NETWORKS, measured, table_row
+from .nbody_tables import (
+    ENCOUNTERS,
+    ROBUST,
+    beside_the_readme,
+    by_encounter,
+    by_the_worst,
+    figure_mean,
+    limits,
+    of_its_parts,
+    of_our_recipe,
+    of_softened_gravity,
+    of_the_figure,
+    of_the_labels,
+    of_the_steps,
+    on_all_sets,
+    per_seed,
+)
+from .pages import ROOT, section
+from .speed_and_rounding_tables import of_the_numerics, of_the_precision, of_the_speed
+
+
+def test_the_sentence_about_the_time_of_training_is_true():
+    text = " ".join(section("arteries_results", "Beside the paper's").split())
+    assert f"20,000 steps take {artery('training time', split='', **OURS):.0f} s" in text
+
+
+def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
+    for text in (
+        (ROOT / "README.md").read_text(),
+        section("arteries_results", "With fewer meshes"),
+    ):
+        words = " ".join(text.split())
+        assert re.search(
+            "100 meshes,? GATr is better than (the|a) Transformer (trained on|with) 800", words
+        )
+        assert "at the same steps" in words.lower()  # with more of them a Transformer comes close
+    gatr, transformer = (row.split(" | ") for row in by_training_meshes())
+    assert float(gatr[1]) < float(transformer[4].rstrip(" |"))
+
+
+@pytest.mark.parametrize(
+    ("page", "title", "rows"),
+    [
+        ("nbody", "Beside the authors' README", beside_the_readme),
+        ("nbody", "On all sets", on_all_sets),
+        ("nbody", "A better recipe", of_our_recipe),
+        ("nbody", "A better recipe", of_its_parts),
+        ("nbody", "What it costs", of_the_steps),
+        ("fast", "What it costs", of_the_speed),
+        ("fast", "Is it exact?", of_the_numerics),
+        ("nbody", "Which systems", by_encounter),
+        ("nbody", "Which systems", by_the_worst),
+        ("nbody", "What the labels are worth", of_the_labels),
+        ("nbody", "What the labels are worth", of_softened_gravity),
+        ("nbody", "The paper's figure", of_the_figure),
+        ("precision", "Measured", of_the_precision),
+        ("arteries_results", "Beside the paper's", beside_the_paper),
+        ("arteries_results", "Beside the paper's", of_our_artery_runs),
+        ("arteries_results", "Longer and wider", of_changes_to_our_recipe),
+        ("arteries_results", "Moved and mirrored", of_moved_arteries),
+        ("arteries_results", "With fewer meshes", by_training_meshes),
+        ("arteries_results", "Ablations", of_the_ablations),
+        ("arteries_results", "What it costs", of_unequal_meshes),
+    ],
+    ids=lambda x: getattr(x, "__name__", x),
+)
+def test_the_tables_are_those_of_the_results(page, title, rows):
+    assert "\n".join(rows()) in section(page, title)
+
+
+def test_the_sentences_about_the_gpu_are_true():
+    text = " ".join((ROOT / "docs" / "fast.md").read_text().split())
+    same = dict(machine="H200", precision="tf32", cuda_graph=False, path="fused")
+    assert f"took {measured('nbody-step', 'first_call', **same):.1f} s" in text
+    assert f"step takes {measured('nbody-step', 'time', **same):.1f} ms without" in text
+    shares = [
+        measured("scaling", "memory", width_factor=1, **case)
+        / measured("scaling", "memory", model="transformer", **case)
+        for case in (dict(machine="H200", n_items=n, checkpointing=False) for n in scaling.SIZES)
+    ]
+    assert f"between {min(shares):.2f} and {max(shares):.2f} times the Transformer's" in text
+
+
+def test_the_sentence_about_loading_is_true():
+    text = " ".join(section("arteries_results", "What it costs").split())
+    which = dict(model="gatr", width_factor=1)
+    host, own = (unequal(f"{x}time per 1,000 items", **which) for x in ("host ", ""))
+    assert f"the host {host:.3f} ms of these {own:.3f} ms" in text
+
+
+def facts_of_the_readme():
+    """What the README's table of measured facts shows: one row of figures each."""
+    few, many = (
+        figure_mean("mse", model, samples, "eval")
+        for model, samples in (("gatr", 100), ("transformer", 100_000))
+    )
+    yield f"{few:.1e}", f"{many:.1e}, a Transformer trained on 100,000"
+    ours, theirs = (artery("epsilon_mean", m, **OURS) for m in ("gatr", "transformer"))
+    yield f"{ours:.2f} %", f"{theirs:.2f} %, a Transformer trained for as many steps"
+    step = next(row.split(" | ") for row in of_the_speed() if "Adam" in row)
+    authors = measured("libraries", "time", model="gatr", machine="H200")
+    yield (
+        step[1],
+        f"{step[2].removesuffix(' |')}, a Transformer; {authors:.0f} ms, the authors' code",
+    )
+    far = dict(dtype="float32", distance=1e4, machine="H200")
+    with_, without = (
+        measured("equivariance", "invariant error, max/std", recenter=x, **far)
+        for x in (True, False)
+    )
+    yield f"{with_:.1e}", f"{without:.1e} without recentring"
+
+
+def test_the_readme_has_the_latest_figures():
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| \*\*\w+\*\*: .* \| (.*) \| (.*) \|$", text, re.MULTILINE)
+    facts = list(facts_of_the_readme())
+    assert [ours for ours, _ in rows] == [ours for ours, _ in facts]
+    for (_, shown), (_, expected) in zip(rows, facts, strict=True):
+        assert shown.startswith(expected)
+    scaling_row = next(row.split(" | ") for row in of_the_speed() if "16,384" in row)
+    ours, theirs = scaling_row[1], scaling_row[2].removesuffix(" |")
+    sentence = f"4 × 16,384 items take {ours}, where a Transformer of the same width takes {theirs}"
+    assert sentence in " ".join(text.split())
+
+
+def test_the_sentence_about_the_cpu_is_true():
+    text = " ".join((ROOT / "docs" / "fast.md").read_text().split())
+    lines = [
+        json.loads(x)
+        for x in (ROOT / "benchmarks" / "results" / "cpu-step.jsonl").read_text().splitlines()
+    ]
+    found = {
+        (x["model"], x["metric"]): x["value"]
+        for x in lines
+        if x["settings"]["statistic"] == "median"
+    }
+    assert f"take {found['gatr', 'ratio']:.2f} times as long" in text
+    ours, theirs = found["gatr", "time"], found["transformer", "time"]
+    assert f"{ours:.1f} ms and {theirs:.1f} ms" in text
+
+
+def test_the_sentences_about_the_results_are_true():
+    text = " ".join((ROOT / "docs" / "nbody.md").read_text().split())
+    sets = [limits("mse", data_seed=k) for k in range(10)]
+    mean, deviation = statistics.mean(sets), statistics.stdev(sets)
+    assert f"{mean:.2e} with a standard deviation of {deviation:.2e}" in text
+    assert f"from {min(sets):.2e} to {max(sets):.2e}" in text
+    assert f"{limits('mse', data_seed=0):.2e} on the set of the table" in text
+    moved = max(
+        abs(there / here - 1)
+        for here, there in zip(per_seed("mse"), per_seed("mse", where="eval_moved"), strict=True)
+    )
+    assert f"by {moved:.0e} of itself at most" in text
+    close = list(ENCOUNTERS.items())[:2]
+    share = sum(
+        limits("share of mse", closest_from=low, closest_to=high) for (low, high), _ in close
+    )
+    systems = sum(number for _, (number, _) in close)
+    assert f"{systems} systems of 5,000 hold {100 * share:.0f} % of the squared error" in text
+    between = sum(limits("share of mse", closest_from=low) for low in (0.01, 0.03))
+    assert f"hold {100 * between:.1f} % of the squared error" in text
+    fine = measured("nbody-labels", "trimmed", model="fine integration", finer=200)
+    ours = statistics.mean(per_seed("trimmed", recipe="nbody_robust"))
+    assert f"a factor of {ours / fine:.1f} above" in text
+    alone = {"data.options.huber": 0.01, "data.options.scaling": 0.0}
+    for chosen in (alone, ROBUST):
+        with_it = statistics.mean(per_seed("median", recipe="nbody_robust", **chosen))
+        neither = dict.fromkeys(ROBUST, 0.0)
+        factor = statistics.mean(per_seed("median", recipe="nbody_robust", **neither)) / with_it
+        assert f"by a factor of {factor:.1f}" in text
+    more, same = (statistics.mean(per_seed("median", where=w)) for w in ("more_bodies", "eval"))
+    assert f"median grows by a factor of {more / same:.0f}" in text
+    mse, trimmed = (statistics.mean(per_seed(m, recipe="nbody_robust")) for m in ("mse", "trimmed"))
+    assert mse <= 5e-4  # the README's
+    assert (
+        f"of the systems it is {trimmed:.2e}, so that these alone hold {1 - trimmed / mse:.0%}"
+        in text
+    )
+    rate = measured("simulator-rate", "rate", model="gravity", workers=2)
+    assert f"{rate / 1000:.0f},000 systems per second" in text
+
+
+def test_the_sentences_about_the_figure_are_true():
+    text = " ".join(section("nbody", "The paper's figure").split())
+    few, many, ours_too = 100, 100_000, "nbody_figure_ours"
+    for metric in ("mse", "median"):
+        ours, theirs = (
+            figure_mean(metric, "gatr", few, "eval"),
+            figure_mean(metric, "transformer", many, "eval"),
+        )
+        assert f"{ours:.1e}" in text
+        assert f"{theirs:.1e}" in text
+        assert ours < theirs  # with a thousandth of the systems
+    factor = figure_mean("median", "transformer", many, "eval") / figure_mean(
+        "median", "gatr", few, "eval"
+    )
+    assert f"median is {factor:.0f} times smaller" in text
+    best = figure_mean("mse", "gatr", many, "eval")
+    assert f"With 100,000 systems GATr's `mse` is {best:.2e}" in text
+    for samples in (1000, many):
+        median, trimmed = (
+            figure_mean(m, "gatr", samples, "eval")
+            / figure_mean(m, "gatr", samples, "eval", ours_too)
+            for m in ("median", "trimmed")
+        )
+        assert f"median by a factor of {median:.1f} and `trimmed` by {trimmed:.1f}" in text
+
+
+def test_the_page_describes_the_data_and_the_models():
+    text = section("nbody", "The data")
+    for name, values in PRESETS.items():
+        settings = Gravity(**values)
+        row = name, settings.steps, settings.step_size, settings.integrator, settings.time
+        assert table_row(f"`{row[0]}`", row[1], f"{row[2]:g}", f"`{row[3]}`", f"{row[4]:g}") in text
+    for name, changes in data.SETS.items():
+        count = 100_000 if name == "train" else 5_000
+        assert f"| `{name}` | {count:,} | {Gravity(**changes).bodies} |" in text
+    text = section("nbody", "The models")
+    for model, name in NETWORKS.items():
+        with torch.device("meta"):
+            network = table.find("nbody").build(model, {})
+        number = sum(p.numel() for p in network.parameters())
+        assert re.search(rf"^\| {name} \|.*\| {number:,} \|$", text, re.MULTILINE), (name, number)
