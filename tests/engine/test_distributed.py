@@ -74,7 +74,7 @@ def table(folder):
 def assert_close(folder, other, limit):
     """The same losses in every step, and the same state at the end."""
     (numbers, state, tensors), (numbers_2, state_2, tensors_2) = table(folder), table(other)
-    assert numbers == pytest.approx(numbers_2, rel=0, abs=limit)
+    assert numbers == pytest.approx(numbers_2, rel=limit, abs=limit)  # norms are up to 50
     assert len([name for _, _, name in numbers if name == "loss"]) == 20
     assert (NAN + 1, "skipped", "updates") in numbers
     assert state == state_2

@@ -8,8 +8,8 @@ from flashgatr.experiments.arteries.vessel import model_input
 from flashgatr.experiments.arteries.vessel.model_input import read_vessel
 from flashgatr.experiments.arteries.vessel.surface import cleaned
 
+from ..tubes import tube
 from .meshfiles import obj
-from .tubes import tube
 
 
 def _point(x):
