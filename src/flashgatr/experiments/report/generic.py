@@ -78,7 +78,8 @@ def _results(collected: Collected, groups: list[dict[str, Any]], name: str) -> s
     ]
     head = ["model", f"training {experiment.count}", "steps", "seeds"]
     head += [_title(experiment, key) for key in columns]
-    return f"<h3>{markup.escape(name)}</h3>{about}" + markup.table(head, rows)
+    lacking = markup.absent([group["label"] for group in groups if group not in measured])
+    return f"<h3>{markup.escape(name)}</h3>{about}" + markup.table(head, rows) + lacking
 
 
 def _runs(runs: list[dict[str, Any]], sets: list[str], experiment: Experiment) -> str:

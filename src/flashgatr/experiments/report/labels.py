@@ -33,12 +33,40 @@ def labelled(runs: Sequence[Run], models: Mapping[str, str] | None = None) -> li
         label = ", ".join([titles[_model(run)], *parts])
         samples = run.samples or run.config.data.train_samples or None
         found.append(replace(run, label=label, samples=samples))
+    found = _with_folders(found)
     order = list(titles)
 
     def place(run: Run) -> tuple[Any, ...]:
         return order.index(_model(run)), run.label, run.samples or math.inf, run.config.seed
 
     return sorted(found, key=place)
+
+
+def _with_folders(runs: Sequence[Run]) -> list[Run]:
+    """The runs, with the data folder in labels that alone would not tell two of them apart."""
+    folders: dict[tuple[Any, ...], set[str]] = {}
+    for run in runs:
+        who = run.label, run.samples, run.config.seed
+        folders.setdefault(who, set()).add(run.config.data.folder)
+    shared = {who[0] for who, some in folders.items() if len(some) > 1}
+    return [
+        replace(run, label=f"{run.label}, data {run.config.data.folder}")
+        if run.label in shared
+        else run
+        for run in runs
+    ]
+
+
+def unnamed(runs: Sequence[Run]) -> list[str]:
+    """The settings in which runs of one model differ and which their labels leave out."""
+    found: dict[str, None] = {}
+    for model in dict.fromkeys(map(_model, runs)):
+        alike = [model_settings(run.config) for run in runs if _model(run) == model]
+        named = _distinguishing_keys(alike)
+        keys = dict.fromkeys(key for some in alike for key in some)
+        differ = [key for key in keys if len({_shown(some, key) for some in alike}) > 1]
+        found |= dict.fromkeys(key for key in differ if key not in named)
+    return list(found)
 
 
 def model_settings(config: RunConfig) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def all_runs(
     """A table of every run in report.json, folded.
 
     count: what training samples are called.  columns: titles, each with an evaluation set and a
-    metric.  show: formats a value of this metric.  remark: follows "All N runs" in the summary.
+    metric.  show: formats a value of this metric.  remark: follows "All N runs" in the summary,
+    or "The run" if there is one.
     """
     rows = [
         [run["label"], count_text(run["samples"]), run["seed"], run["best_step"]]
@@ -115,7 +116,16 @@ def all_runs(
         for run in runs
     ]
     head = ["model", f"training {count}", "seed", "best step", *columns, "folder"]
-    return folded(f"All {len(rows)} runs{remark}", table(head, rows))
+    which = "The run" if len(rows) == 1 else f"All {len(rows):,} runs"
+    return folded(which + remark, table(head, rows))
+
+
+def absent(labels: Sequence[str], reason: str = "") -> str:
+    """A sentence after a table that says which models it lacks; empty if it has all."""
+    if not labels:
+        return ""
+    names = "; ".join(dict.fromkeys(labels))
+    return f'<p class="soft">Without results here: {escape(names)}.{escape(reason)}</p>'
 
 
 def count_text(number: int | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ... import __version__
 from ...train import settings as configuration
-from .labels import model_settings
+from .labels import model_settings, unnamed
 from .protocol import Collected, Run
 
 
@@ -17,6 +17,11 @@ def all_numbers(
     collected: Collected, groups: list[dict[str, Any]], commands: str, **own: Any
 ) -> dict[str, Any]:
     """The content of report.json; `own` are numbers that only this experiment has."""
+    if others := unnamed(collected.runs):
+        collected.notes.append(
+            "labels name the fewest settings that tell runs apart; runs of one model differ in "
+            f"these as well: {', '.join(others)}"
+        )
     return {
         "flashgatr": __version__,
         "groups": groups,

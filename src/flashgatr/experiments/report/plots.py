@@ -39,6 +39,7 @@ _LEGEND_ROW = 0.3  # inches: the height of a legend of one row, for which figure
 _TITLE_LINE = 0.18  # inches
 MOST_ACROSS = 4  # panels or labels
 MOST_WIDE = 11.7  # inches
+ROOM = 2.5  # factor by which an axis of samples goes beyond its first and last tick
 MOST_PANELS = 12  # of one picture
 
 
@@ -180,7 +181,12 @@ def sample_ticks(ax: Any, samples: list[int]) -> None:
     ax.xaxis.set_minor_locator(NullLocator())
     ax.set_xticks(samples, [f"{n:,}" for n in samples])
     if samples:
-        ax.set_xlim(samples[0] / 2.5, samples[-1] * 2.5)
+        ax.set_xlim(samples[0] / ROOM, samples[-1] * ROOM)
+
+
+def shows_samples(samples: list[int], number: int) -> bool:
+    """Whether an axis with these `sample_ticks` reaches this number of samples."""
+    return samples[0] / ROOM <= number <= samples[-1] * ROOM
 
 
 def plain_ticks(ax: Any) -> None:

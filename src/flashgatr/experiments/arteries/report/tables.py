@@ -60,10 +60,11 @@ def symmetry(report: dict[str, Any]) -> str:
         return ""
     head = ["model", "orientations", "training meshes", "test meshes"]
     head += ["change of ε, points", "of predictions: mean", "largest"]
+    absent = [g["label"] for g in report["groups"] if not g["results"].keys() & VARIANTS]
     return (
         "<p>Every test mesh is predicted in float32: as it is, and turned at random and moved by "
         "1,000 cm, without or with a mirror. These predictions are turned back and compared in "
-        "float32, relative to their size.</p>" + markup.table(head, rows)
+        "float32, relative to their size.</p>" + markup.table(head, rows) + markup.absent(absent)
     )
 
 
@@ -84,7 +85,9 @@ def ablations(report: dict[str, Any]) -> str:
         remark = " It was not measured on synthetic vessels, and stands beside the others only."
     return (
         "<p>Mean ε on the validation meshes. The paper's: 1,600 training meshes, 100,000 steps."
-        f"{remark} Without multivectors GATr is a Transformer.</p>" + markup.table(head, rows)
+        f"{remark} Without multivectors GATr is a Transformer.</p>"
+        + markup.table(head, rows)
+        + markup.absent([g["label"] for g in report["groups"] if g not in groups])
     )
 
 

@@ -34,7 +34,8 @@ def compose(collected: Collected) -> Contents:
     pictures = _draw(collected, sets, report)
 
     def figure(name: str) -> str:
-        return markup.figure(name, pictures, CAPTIONS[name])
+        caption = data_efficiency.caption(report) if name == "figure.png" else CAPTIONS[name]
+        return markup.figure(name, pictures, caption)
 
     sections = [
         Section(

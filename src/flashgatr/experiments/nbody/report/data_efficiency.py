@@ -8,7 +8,7 @@ from typing import Any
 
 from ...report import plots
 from ...report.plots import GREY
-from .titles import SETS
+from .titles import CAPTIONS, DASHES, DOTS, SETS
 
 PANELS = ("eval", "more_bodies", "translated")
 _LABEL_GAP = 0.045  # smallest distance between two labels, in heights of a panel
@@ -39,6 +39,15 @@ def draw(report: dict[str, Any], labels: Sequence[str]) -> bytes:
         axes[0].set_ylabel("mean squared error")
         plots.legend(figure, [dict(label=label, **look) for label, look in looks.items()])
         return plots.png(figure)
+
+
+def caption(report: dict[str, Any]) -> str:
+    """What the figure shows; dashes and dots are explained only if they are there."""
+    samples = sorted({group["samples"] for group in report["groups"]} - {None})
+    there = report["reference"]["samples"]
+    has_dashes = bool(samples) and plots.shows_samples(samples, there)
+    has_dots = any(report["straight_line"].get(name, {}).get("mse") for name in PANELS)
+    return CAPTIONS["figure.png"] + DASHES * has_dashes + DOTS * has_dots
 
 
 def _references(ax: Any, values: dict[str, float], samples: int, guess: float | None) -> None:

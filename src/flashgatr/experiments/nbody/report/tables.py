@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...report import markup
-from .titles import METRICS, SETS, short
+from .titles import FIXED_SIZE, METRICS, MODELS, SETS, short
 
 
 def results(report: dict[str, Any], name: str) -> str:
@@ -39,7 +39,11 @@ def results(report: dict[str, Any], name: str) -> str:
     title, explanation = SETS[name]
     head = ["model", "training systems", "steps", "seeds", *METRICS.values()]
     head += ["change"] if moved else []
-    return f"<h3>{title}</h3><p>{explanation}</p>" + markup.table(head, rows, others)
+    found = f"<h3>{title}</h3><p>{explanation}</p>" + markup.table(head, rows, others)
+    absent = [group["label"] for group in report["groups"] if name not in group["results"]]
+    has_mlp = any(label.split(",")[0] == MODELS["mlp"] for label in absent)
+    is_fixed = has_mlp and name == "more_bodies"
+    return found + markup.absent(absent, FIXED_SIZE if is_fixed else "")
 
 
 def runs(report: dict[str, Any]) -> str:

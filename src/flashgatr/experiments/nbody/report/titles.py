@@ -27,13 +27,16 @@ SETS = {
 """Evaluation sets: title and explanation."""
 METRICS = {"mse": "mean", "median": "median", "q90": "90 % quantile", "trimmed": "best 99 %"}
 CAPTIONS = {
-    "figure.png": "Mean over seeds of the mean squared error, and its standard error. Grey dashes: "
-    "the README of the authors' code. Dotted: the guess that all bodies move on straight lines.",
+    "figure.png": "Mean over seeds of the mean squared error, and its standard error.",
     "curves.png": "Mean squared error on the validation set during training, one line per run.",
     "trajectories.png": "Four of the new systems, chosen by the rank of GATr's error, which is "
     "given above each, viewed along the axis in which they extend least. A thin line connects the "
     "final position of a body with a model's prediction.",
 }
+DASHES = " Grey dashes: the README of the authors' code."
+DOTS = " Dotted: the guess that all bodies move on straight lines."
+"""They follow the caption of figure.png where these are drawn."""
+FIXED_SIZE = " An MLP takes only as many bodies as it was trained with."
 REFERENCE: dict[str, Any] = {
     "source": "README of the authors' code",
     "set": "eval",
