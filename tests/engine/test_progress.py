@@ -27,6 +27,7 @@ def test_a_long_run_tells_the_time_left_before_its_first_record(tmp_path, clock,
             clock[0] += 60 if step == 1 else 3  # the first step compiles
             log.show_progress(step)
         assert capsys.readouterr().err.splitlines() == ["step       5/50000  (72 s, 41.7 h left)"]
+        clock[0] += 3
         log.record(10, "train", {"loss": 0.5})
         assert "41.7 h left)" in capsys.readouterr().err
 

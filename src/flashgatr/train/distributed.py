@@ -46,6 +46,10 @@ class World:
         dist.all_reduce(value, dist.ReduceOp.MAX)
         return int(value.item())
 
+    def wait(self) -> None:
+        """Wait until all processes are here, such as for a file that one of them writes."""
+        self.max(0)
+
 
 def join(device: str = "auto") -> World:
     """Join the process group if torchrun started this process; otherwise the world has size 1."""
