@@ -84,8 +84,12 @@ class GATr(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: str | PathLike[str]) -> Self:
-        """Load what `save_pretrained` wrote; corrupt, foreign or incomplete files are an error."""
-        values, state = io.load(path, cls.__name__)
+        """Load what `save_pretrained` wrote; corrupt, foreign or incomplete files are an error.
+
+        path: a folder, or `"hf://owner/name"` (or `"hf://owner/name@revision"`) on the Hugging Face
+            hub.
+        """
+        values, state = io.load(io.local_folder(path), cls.__name__)
         try:
             net = cls(GATrConfig.from_dict(values))
         except (TypeError, ValueError) as error:

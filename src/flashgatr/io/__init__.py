@@ -1,5 +1,6 @@
 """Files: saved networks, weights converted from the authors' code, and atomic, hashed files."""
 
+from .hub import local_folder as local_folder
 from .networks import CONFIG as CONFIG
 from .networks import WEIGHTS as WEIGHTS
 from .networks import LoadError as LoadError
