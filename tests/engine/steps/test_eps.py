@@ -9,7 +9,7 @@ from flashgatr.experiments import runs
 from flashgatr.train import ConfigError, TrainConfig, fingerprint, identity
 from flashgatr.train.order import batch_indices
 
-from .toy import Toy, settings, train
+from ..toy import Toy, settings, train
 
 EARLIER = Path(__file__).parents[1] / "earlier"
 

@@ -9,8 +9,8 @@ import pytest
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.vessel.model_input import read_vessel
 
+from ..tubes import tube
 from . import meshfiles
-from .tubes import tube
 
 
 def with_split_nodes(position, face, count, gap):

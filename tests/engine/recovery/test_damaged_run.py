@@ -5,7 +5,7 @@ import sys
 
 from flashgatr.experiments.nbody import data
 
-from .victim import changes
+from ..victim import changes
 
 
 def test_the_command_ends_with_code_2_and_deletes_nothing(tmp_path):

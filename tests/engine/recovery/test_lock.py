@@ -6,7 +6,7 @@ import pytest
 
 from flashgatr.train import ConfigError
 
-from .toy import make, settings, train
+from ..toy import make, settings, train
 
 
 def _other(folder, connection):

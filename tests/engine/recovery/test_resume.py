@@ -18,8 +18,8 @@ from flashgatr.train import checkpoint as checkpoints
 from flashgatr.train.distributed import World
 from flashgatr.train.trainer import fingerprint, identity
 
-from . import toy
-from .toy import CPU, Toy, lines, make, outcome, settings, train
+from .. import toy
+from ..toy import CPU, Toy, lines, make, outcome, settings, train
 
 KINDS = {
     "plain": ({}, {}),

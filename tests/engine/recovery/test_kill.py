@@ -9,8 +9,8 @@ import pytest
 
 from flashgatr.experiments.nbody import data
 
-from . import victim
-from .toy import lines
+from .. import victim
+from ..toy import lines
 
 SETTINGS = dict(
     train__steps=40,

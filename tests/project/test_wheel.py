@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -51,7 +51,7 @@ def flashgatr(environment, tmp_path):
     script = Path(environment["PYTHONPATH"]) / "bin" / "flashgatr"
     place = "import flashgatr; print(flashgatr.__file__)"
     found = call(sys.executable, "-c", place, cwd=tmp_path, env=environment).strip()
-    assert Path(found).is_relative_to(script.parents[1])
+    assert Path(found).is_relative_to(script.parents[2])
     return lambda line: call(sys.executable, script, *line.split(), cwd=tmp_path, env=environment)
 
 

@@ -14,8 +14,8 @@ from flashgatr.experiments.arteries.vessel.formats import read as read_file
 from flashgatr.train.settings import override, save
 from flashgatr.version import __version__
 
+from ..tubes import tube
 from . import meshfiles
-from .tubes import tube
 
 
 def make_run(folder, *changes):

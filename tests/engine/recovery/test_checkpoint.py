@@ -16,7 +16,7 @@ from flashgatr.io.files import sha256
 from flashgatr.train import checkpoint as checkpoints
 from flashgatr.train.checkpoint import Checkpoint, CheckpointError, load, save
 
-from .faults import accident, fill_disk, in_child, kill
+from ..faults import accident, fill_disk, in_child, kill
 
 INTACT = "the previous one is intact; free some space or choose another folder"
 
