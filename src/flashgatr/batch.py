@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,17 @@ __all__ = [
     "unpack",
     "unpad",
 ]
+
+
+class ByLength(NamedTuple):
+    """Packed samples in the order of their sizes."""
+
+    shapes: list[tuple[int, int]]
+    """How many samples there are of which size."""
+    items: Tensor | None
+    """(T) the items in that order; None if they are in it already."""
+    back: Tensor | None
+    """(T) the inverse of `items`."""
 
 
 class Sets:
@@ -63,6 +74,7 @@ class Sets:
         self.sample: Tensor | None = None
         self._max_items = max_items
         self._lengths: list[int] | None = None
+        self._by_length: ByLength | None = None
         if offsets is not None:
             _check_offsets(offsets, shape, max_items)
             positions = torch.arange(shape[0], device=offsets.device)
@@ -109,6 +121,23 @@ class Sets:
         if self._lengths is None:
             self._lengths = self.offsets.diff().tolist()
         return self._lengths
+
+    @property
+    def by_length(self) -> ByLength:
+        """The packed items in the order of the sizes of their samples (reads the sizes)."""
+        if self._by_length is None:
+            assert self.offsets is not None
+            lengths, order = self.offsets.diff().sort(stable=True)
+            sizes, counts = (x.tolist() for x in lengths.unique_consecutive(return_counts=True))
+            shapes = list(zip(counts, sizes, strict=True))
+            if len(shapes) == 1:
+                self._by_length = ByLength(shapes, None, None)
+            else:
+                starts = self.offsets[:-1][order] - (lengths.cumsum(0) - lengths)
+                items = torch.arange(self.shape[0], device=lengths.device)
+                items = items + starts.repeat_interleave(lengths)
+                self._by_length = ByLength(shapes, items, items.argsort())
+        return self._by_length
 
     def keep(self, x: Tensor) -> Tensor:
         """x (items, ...) with the padded items set to zero, whatever they held."""

@@ -24,6 +24,10 @@ _CALL = 400
 """A call of attention costs a CPU about as much as this number of pairs of items."""
 
 
+_MANY, _FEW_SIZES = 64, 4
+"""From this number of packed sets on, and with this many per size, sets of one size go together."""
+
+
 def attend(
     q: Tensor,
     k: Tensor,
@@ -56,7 +60,7 @@ def _attend_packed(
     context_sets: Sets | None,
     attention_mask: Tensor | None,
 ) -> Tensor:
-    """Attention of packed sets: by a kernel that takes offsets, sample by sample, or padded."""
+    """Attention of packed sets: by a kernel that takes offsets, by size, one by one, or padded."""
     if sets is None or context_sets is None or sets.offsets is None or context_sets.offsets is None:
         raise ValueError("queries and keys must both be packed, or neither")
     if attention_mask is not None:
@@ -68,6 +72,8 @@ def _attend_packed(
     if ragged is not None:
         begins = [x.to(torch.int32) for x in (sets.offsets, context_sets.offsets)]
         return ragged(q, k, v, scale, begins, [sets.max_items, context_sets.max_items])
+    if not q.is_cuda and sets is context_sets and _are_many(sets):
+        return _attend_by_length(q, k, v, scale, sets)
     if not q.is_cuda and _padding_is_slow(sets, context_sets):
         pairs = (q, sets), (k, context_sets), (v, context_sets)
         parts = zip(*(x.split(owner.lengths) for x, owner in pairs), strict=True)
@@ -77,6 +83,28 @@ def _attend_packed(
     values, _ = packed_to_padded(v, context_sets.offsets, context_sets.max_items)
     out = _attend_padded(queries, keys, values, scale, mask, None)
     return out[sets.sample, sets.positions(out.device)]
+
+
+def _are_many(sets: Sets) -> bool:
+    """Whether there are so many samples that most share their size with others."""
+    if torch.compiler.is_compiling() or not sets.can_be_read or sets.samples[0] < _MANY:
+        return False
+    return _FEW_SIZES * len(sets.by_length.shapes) <= sets.samples[0]
+
+
+def _attend_by_length(q: Tensor, k: Tensor, v: Tensor, scale: float, sets: Sets) -> Tensor:
+    """Self-attention of packed sets, those of one size together: no padding and no mask."""
+    shapes, items, back = sets.by_length
+    given = (q, k, v) if items is None else tuple(x.index_select(0, items) for x in (q, k, v))
+    sizes = [count * size for count, size in shapes]
+    found = []
+    for parts, shape in zip(
+        zip(*(x.split(sizes) for x in given), strict=True), shapes, strict=True
+    ):
+        a, b, c = (x.reshape(*shape, *x.shape[1:]) for x in parts)
+        found.append(_attend_padded(a, b, c, scale, None, None).flatten(0, 1))
+    out = found[0] if len(found) == 1 else torch.cat(found)
+    return out if back is None else out.index_select(0, back)
 
 
 def _padding_is_slow(sets: Sets, context_sets: Sets) -> bool:
