@@ -351,7 +351,7 @@ class Trainer:
                 f"{self.folder} holds a run on other training data than those in "
                 f"{self.config.data.folder} (SHA-256 {_short(theirs)}…, now {_short(ours)}…); "
                 "resume it with its own, or begin another run, which may take its weights "
-                "(model.start)"
+                "(model.start); a task whose data_hash is '' is not compared"
             )
 
     def _data_hash(self) -> str | None:
