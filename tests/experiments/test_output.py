@@ -40,7 +40,7 @@ SAY = """
 import importlib, typer
 from flashgatr.experiments.console import show_table
 
-def invoked():
+def invoked(**options):
     typer.echo("wrote Gefäß.vtp")
     show_table("Gefäß 血管", ["", "found"], [["ε", "1 dyn/cm²"]])
 

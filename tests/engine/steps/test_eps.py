@@ -11,7 +11,7 @@ from flashgatr.train.order import batch_indices
 
 from ..toy import Toy, settings, train
 
-EARLIER = Path(__file__).parents[1] / "earlier"
+EARLIER = Path(__file__).parents[2] / "earlier"
 
 
 @pytest.mark.parametrize("name", ["nbody_run", "artery_run"])
