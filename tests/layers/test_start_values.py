@@ -13,23 +13,30 @@ from flashgatr.nn import EquiLinear, SelfAttention
 
 VARIANCES = (1.0, 4.0, 6.0, 2.0, 0.5, 0.5, 1.5, 1.5, 0.5)
 """Variance times fan-in of the nine maps: five projections, four products with e0."""
+FACTORS = {
+    "default": (1.0, 1.0),
+    "small": (0.1, 0.1),
+    "unit_scalar": (0.1, 1.0),
+    "almost_unit_scalar": (0.5, 1.0),
+}
+"""Factors on the weights of multivector outputs and of scalar outputs, as in the authors' code."""
 MV, S, HEADS, IN_MV, IN_S = 24, 96, 4, 6, 5
 
 
-def _bounds(fan_mv, fan_s, factor):
+def _bounds(fan_mv, fan_s, factor, scalar_factor):
     """Bounds of the tensors of a linear map: a number, or one per map for the weight."""
     half = math.sqrt(0.5) if fan_s else 1.0
     used = (fan_mv > 0) + (fan_s > 0)
     weight = factor * (torch.tensor(VARIANCES) / max(fan_mv, 1)).sqrt()
     weight[0] *= half
-    bias = factor / math.sqrt(fan_mv + fan_s)
+    bias = 1 / math.sqrt(fan_mv + fan_s)
     return {
         "weight": weight,
         "s2mv": factor * half / math.sqrt(max(fan_s, 1)),
-        "mv2s": factor / math.sqrt(max(fan_mv, 1) * used),
-        "s2s": factor / math.sqrt(max(fan_s, 1) * used),
+        "mv2s": scalar_factor / math.sqrt(max(fan_mv, 1) * used),
+        "s2s": scalar_factor / math.sqrt(max(fan_s, 1) * used),
         "bias_mv": bias if fan_s else 0.0,
-        "bias_s": bias,
+        "bias_s": scalar_factor * bias,
     }
 
 
@@ -45,8 +52,10 @@ def _assert_uniform(x, bound, what):
     )
 
 
-def _assert_start(layer, fan, factor=1.0, *, what="", rows=slice(None), one=0.0):
-    expected = _bounds(*fan, factor)
+def _assert_start(
+    layer, fan, factor=1.0, scalar_factor=None, *, what="", rows=slice(None), one=0.0
+):
+    expected = _bounds(*fan, factor, factor if scalar_factor is None else scalar_factor)
     for name, x in ((name, x) for name, x in layer.named_parameters() if x.numel()):
         if name in ("weight", "s2mv", "bias_mv"):
             x = x[rows] - one if name == "bias_mv" else x[rows]
@@ -54,15 +63,23 @@ def _assert_start(layer, fan, factor=1.0, *, what="", rows=slice(None), one=0.0)
 
 
 @pytest.mark.parametrize("scalars", [(96, 64), (0, 64), (96, 0), (0, 0)])
-@pytest.mark.parametrize(("scheme", "factor"), [("default", 1.0), ("small", 0.1)])
-def test_a_linear_map_starts_within_its_bounds_and_reaches_them(scheme, factor, scalars):
+@pytest.mark.parametrize(("scheme", "factors"), FACTORS.items())
+def test_a_linear_map_starts_within_its_bounds_and_reaches_them(scheme, factors, scalars):
     inputs, outputs = scalars
     layer = EquiLinear(24, 64, inputs, outputs, initialization=scheme)
     present = {name for name, _ in layer.named_parameters()}
     assert present == {"weight", "bias_mv"} | ({"s2mv"} if inputs else set()) | (
         {"mv2s", "bias_s"} if outputs else set()
     ) | ({"s2s"} if inputs and outputs else set())
-    _assert_start(layer, (24, inputs), factor, what=scheme)
+    one = 1.0 if scheme.endswith("unit_scalar") else 0.0
+    _assert_start(layer, (24, inputs), *factors, what=scheme, one=one)
+
+
+def test_unit_scalar_outputs_have_the_variance_of_the_authors_code():
+    torch.manual_seed(0)
+    mv, s = torch.randn(4000, 16, 16), torch.randn(4000, 32)
+    _, out = EquiLinear(16, 16, 32, 256, initialization="unit_scalar")(mv, s)
+    assert 0.3 < out.var() < 0.38  # theirs: 0.34
 
 
 def test_a_linear_map_of_scalars_alone_starts_within_its_bounds():

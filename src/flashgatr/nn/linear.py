@@ -21,15 +21,22 @@ Initialization = Literal["default", "small", "unit_scalar", "almost_unit_scalar"
 
 # Variance of each map's weight times fan-in: unit variance of inputs gives unit variance of grades.
 _VARIANCES = (1.0, 4.0, 6.0, 2.0, 0.5, 0.5, 1.5, 1.5, 0.5)
-_FACTORS = {"default": 1.0, "small": 0.1, "unit_scalar": 0.1, "almost_unit_scalar": 0.5}
+# Per initialization, a factor on the weights of multivector outputs and one on scalar outputs.
+_FACTORS = {
+    "default": (1.0, 1.0),
+    "small": (0.1, 0.1),
+    "unit_scalar": (0.1, 1.0),
+    "almost_unit_scalar": (0.5, 1.0),
+}
 
 
 class EquiLinear(nn.Module):
     """Linear layer on (mv, s) that commutes with every Euclidean motion.
 
     `initialization`: "default" preserves the variance; "small" is a tenth as large; "unit_scalar"
-    and "almost_unit_scalar" give outputs close to the multivector 1, so that a product with them
-    is close to the identity.
+    and "almost_unit_scalar" give multivectors close to 1, so that a product with them is close to
+    the identity, and scalars as "default" does. Start values are distributed as in the authors'
+    code. As there, the bias of multivectors is equally large in all four.
     """
 
     def __init__(
@@ -68,7 +75,7 @@ class EquiLinear(nn.Module):
             raise ValueError(
                 f"unknown initialization {initialization!r}; expected one of {', '.join(_FACTORS)}"
             )
-        factor = _FACTORS[initialization]
+        factor, scalar_factor = _FACTORS[initialization]
         one = 1.0 if initialization.endswith("unit_scalar") else 0.0
         fan_mv, fan_s = (max(fan, 1) for fan in self._fan_in)
         share = math.sqrt(0.5) if self._fan_in[1] else 1.0  # two inputs, half the variance each
@@ -78,12 +85,12 @@ class EquiLinear(nn.Module):
         if self.s2mv is not None:
             bound = factor * share / math.sqrt(fan_s)
             self.s2mv[rows].uniform_(-bound, bound)
-        bound = factor / math.sqrt(max(sum(self._fan_in), 1))
+        bound = 1 / math.sqrt(max(sum(self._fan_in), 1))
         if self.bias_mv is not None:
             jitter = bound if self._fan_in[1] else 0.0
             self.bias_mv[rows].uniform_(one - jitter, one + jitter)
         if rows == slice(None):
-            self._reset_scalar_outputs(factor, bound)
+            self._reset_scalar_outputs(scalar_factor, scalar_factor * bound)
 
     def _reset_scalar_outputs(self, factor: float, bias_bound: float) -> None:
         sources = [
