@@ -78,6 +78,7 @@ class AxialGATr(GATr):
             swap_item_axes(around.reinsert, sets.shape),
             Sets((*leading, second, first), axes=2, mask=mask),
             masks[0],
+            around.recompute,
         )
         return [around, swapped]
 

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from .batch import Sets
 from .config import GATrConfig
@@ -32,6 +31,7 @@ from .kernels.weights import Weights, prepare_together
 from .nn import EquiLinear, GeoMLP, SelfAttention
 from .nn.block import GATrBlock, Surroundings, run_in_turn
 from .precision import full_precision, stream_dtype
+from .recomputation import recomputed
 
 Rows = tuple[Tensor, Tensor]
 """The residual stream, and the update still to be added to it."""
@@ -202,7 +202,8 @@ class FastPath:
         if c.reinsert_mv_channels or c.reinsert_s_channels:
             rows = to_rows(*around.reinsert).to(dtype)
         reference = around.reference.expand(around.sets.shape).reshape(-1).contiguous()
-        return RowContext(reference, rows, around.sets, around.attention_mask)
+        sets, mask = around.sets, around.attention_mask
+        return RowContext(reference, rows, sets, mask, around.recompute)
 
     def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
         """Whether kernels can also compute and apply the frames: for small plain sets on CUDA."""
@@ -229,7 +230,7 @@ class FastPath:
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
-        context = RowContext(reference, None, sets, None)
+        context = RowContext(reference, None, sets, None, c.recomputed_half)
         rows = self._run_rows(rows, [context], linear_in, linear_out)
         mv, s = leave(rows, center, c.out_mv_channels, c.out_s_channels)
         return mv.unflatten(0, shape), s.unflatten(0, shape)
@@ -251,9 +252,7 @@ class FastPath:
             def block(x: Tensor, delta: Tensor) -> Rows:
                 return self.blocks[i].run(x, delta, context, prepared[i] if prepared else None)
 
-            if self.config.checkpoint and torch.is_grad_enabled():
-                return checkpoint(block, *rows, use_reentrant=False)  # type: ignore[no-any-return]
-            return block(*rows)
+            return recomputed(self.config.checkpoint is True, block, *rows)
 
         x, delta = run_in_turn(len(self.blocks), (x, delta), contexts, run, _swap)
         with full_precision(x.device):

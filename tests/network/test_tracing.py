@@ -40,8 +40,9 @@ def test_one_graph_serves_all_set_sizes(options):
     assert backend.frame_count <= 3  # one compilation, at most two more
 
 
-def test_gradients_of_the_compiled_network_agree():
-    net = GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=True)
+@pytest.mark.parametrize("checkpoint", [True, "attention", "mlp"])
+def test_gradients_of_the_compiled_network_agree(checkpoint):
+    net = GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=checkpoint)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     mv, s = _data(2, 5)
     gradients = []

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..batch import Sets
 from ..config import GATrConfig
+from ..recomputation import recomputed
 from .attention import SelfAttention
 from .mlp import GeoMLP
 from .norm import EquiLayerNorm
@@ -30,6 +31,8 @@ class Surroundings(NamedTuple):
     """Channels of the network's input that are re-inserted into queries and keys."""
     sets: Sets
     attention_mask: Tensor | None = None
+    recompute: str | None = None
+    """The half that the backward pass computes again to save memory: "attention", "mlp" or None."""
 
 
 class GATrBlock(nn.Module):
@@ -37,7 +40,8 @@ class GATrBlock(nn.Module):
 
     `around` is a `flashgatr.nn.Surroundings`: the e123 component of the join's reference,
     broadcastable to (..., N); a pair (mv, s) of input channels to re-insert, of width zero if
-    there are none; a `Sets` that describes which items form a sample; an attention mask or None.
+    there are none; a `Sets` that describes which items form a sample; an attention mask or None;
+    the half of the block to recompute in the backward pass, or None.
     """
 
     def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
@@ -61,10 +65,15 @@ class GATrBlock(nn.Module):
         self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
 
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> Pair:
-        context = around.reinsert, around.sets, around.attention_mask
-        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), *context))
-        mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
-        return mv, s
+        def attention(mv: Tensor, s: Tensor) -> Pair:
+            context = around.reinsert, around.sets, around.attention_mask
+            return _add((mv, s), self.attention(*self.norm(mv, s), *context))
+
+        def mlp(mv: Tensor, s: Tensor) -> Pair:
+            return _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
+
+        mv, s = recomputed(around.recompute == "attention", attention, mv, s)
+        return recomputed(around.recompute == "mlp", mlp, mv, s)
 
 
 def _add(x: Pair, y: Pair) -> Pair:
