@@ -274,8 +274,8 @@ class FastPath:
         return prepare_together(groups, plans, dtype)
 
 
-def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
-    """Exchange the last two item axes of rows whose items have this shape."""
+def _swap(rows: Rows, shape: tuple[int, ...], _: tuple[int, ...]) -> Rows:
+    """Exchange the last two item axes of rows whose items have this shape; rows have one axis."""
     first, second = len(shape) - 2, len(shape) - 1
 
     def swapped(x: Tensor) -> Tensor:

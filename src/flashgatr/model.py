@@ -272,10 +272,19 @@ class GATr(nn.Module):
         )
 
 
-def swap_item_axes(x: Pair, shape: tuple[int, ...]) -> Pair:
-    """Swap the last two item axes of multivectors and scalars; `shape` is that of the items."""
+def swap_item_axes(x: Pair, shape: tuple[int, ...], items: tuple[int, ...]) -> Pair:
+    """Swap the last two item axes of multivectors and scalars.
+
+    shape: the items of x, or the axes that they had before they were flattened. items: the shape
+    of the items of the result.
+    """
     first, second = len(shape) - 2, len(shape) - 1
-    return x[0].transpose(first, second), x[1].transpose(first, second)
+
+    def swapped(x: Tensor, *channels: int) -> Tensor:
+        return x.reshape(*shape, *channels).transpose(first, second).reshape(*items, *channels)
+
+    mv, s = x
+    return swapped(mv, *mv.shape[-2:]), swapped(s, s.shape[-1])
 
 
 def _is_data(join_reference: JoinReference) -> bool:

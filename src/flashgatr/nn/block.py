@@ -85,19 +85,21 @@ def run_in_turn(
     x: X,
     contexts: Sequence[Any],
     run: Callable[[int, X, Any], X],
-    swap: Callable[[X, tuple[int, ...]], X],
+    swap: Callable[[X, tuple[int, ...], tuple[int, ...]], X],
 ) -> X:
     """Apply blocks 0 to count - 1 to x; `run(i, x, context)` applies block i.
 
     With one context, all blocks attend over the same item axis. With two, even blocks get the
-    first one. Odd blocks get the second, and x with its two item axes exchanged by
-    `swap(x, shape)`, where `shape` is the shape of the items.
+    first one. Odd blocks get the second, and x with its two item axes exchanged:
+    `swap(x, shape, items)` exchanges the last two of the axes `shape`, and the result's items have
+    the shape `items` (packed sets have one axis of items).
     """
     for i in range(count):
         context = contexts[i % len(contexts)]
         if i % len(contexts):
-            x = run(i, swap(x, contexts[0].sets.shape), context)
-            x = swap(x, context.sets.shape)
+            *leading, first, second = shape = contexts[0].sets.shape
+            x = run(i, swap(x, shape, context.sets.shape), context)
+            x = swap(x, (*leading, second, first), shape)
         else:
             x = run(i, x, context)
     return x
