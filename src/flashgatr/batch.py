@@ -3,6 +3,9 @@
     padded   values (B, N, ...)  mask (B, N), True where an item is valid
     packed   values (T, ...)     offsets (B + 1): sample b owns items offsets[b] to offsets[b + 1]
 
+With two item axes (times and objects, say), packed values are (T, N2, ...): the offsets divide the
+first axis, and all samples have N2 items on the second.
+
 Samples never mix: sums, means and attention run over the valid items of one sample.
 """
 
@@ -44,7 +47,8 @@ class Sets:
 
     Every leading axis counts samples; the `axes` axes after them (one, or two for axial data)
     count items. With `offsets` there are no leading axes: the first axis holds the items of all
-    samples one after another. If `device` is given, mask and offsets must be on that device.
+    samples one after another; a second item axis is common to all samples. If `device` is given,
+    mask and offsets must be on that device.
     """
 
     def __init__(
@@ -76,7 +80,7 @@ class Sets:
         self._lengths: list[int] | None = None
         self._by_length: ByLength | None = None
         if offsets is not None:
-            _check_offsets(offsets, shape, max_items)
+            _check_offsets(offsets, shape, max_items, axes)
             positions = torch.arange(shape[0], device=offsets.device)
             self.sample = torch.bucketize(positions, offsets[1:], right=True)
 
@@ -94,7 +98,9 @@ class Sets:
 
     @property
     def max_items(self) -> int:
-        """Size of the largest packed sample (reads it from the device unless it was given)."""
+        """Size of the largest packed sample along the first axis (reads it from the device unless
+        it was given).
+        """
         assert self.offsets is not None
         if self._max_items is None:
             if torch.compiler.is_compiling():
@@ -151,13 +157,14 @@ class Sets:
         if self.sample is not None:
             assert self.offsets is not None
             total = x.new_zeros(self.offsets.shape[0] - 1, x.shape[-1])
-            return total.index_add(0, self.sample, x)
+            return total.index_add(0, self.sample, x if self.axes == 1 else x.sum(1))
         return self.keep(x).sum(self._item_dims())
 
     def count(self, dtype: torch.dtype) -> Tensor | int:
         """Number of valid items, at least one: (samples, 1), or one number if all samples agree."""
         if self.offsets is not None:
-            return self.offsets.diff()[:, None].to(dtype).clamp(min=1)
+            lengths = self.offsets.diff()[:, None].to(dtype)
+            return (lengths if self.axes == 1 else lengths * self.shape[1]).clamp(min=1)
         if self.mask is not None:
             return self.mask.unsqueeze(-1).to(dtype).sum(self._item_dims()).clamp(min=1)
         return max(math.prod(self.shape[len(self.shape) - self.axes :]), 1)
@@ -168,11 +175,31 @@ class Sets:
 
     def spread(self, per_sample: Tensor) -> Tensor:
         """Repeat values (samples, F) for every item: broadcastable to (items, F)."""
+        axes = self.axes
         if self.sample is not None:
-            return per_sample.index_select(0, self.sample)
-        for _ in range(self.axes):
+            per_sample, axes = per_sample.index_select(0, self.sample), axes - 1
+        for _ in range(axes):
             per_sample = per_sample.unsqueeze(-2)
         return per_sample
+
+    def along_second(self) -> Sets:
+        """For two item axes: the sets within which items attend to each other along the second."""
+        return self if self.offsets is None else Sets(self.shape)
+
+    def along_first(self) -> Sets:
+        """For two item axes: the sets within which items attend to each other along the first.
+
+        Their items are ours with the two axes exchanged. Packed ones are also flattened, object by
+        object: every object of every sample is a set of its own.
+        """
+        *leading, first, second = self.shape
+        if self.offsets is None:
+            mask = None if self.mask is None else self.mask.mT
+            return Sets((*leading, second, first), axes=2, mask=mask)
+        starts = first * torch.arange(second, device=self.offsets.device)[:, None]
+        begins = (starts + self.offsets[:-1]).flatten()
+        offsets = torch.cat([begins, begins.new_full((1,), first * second)])
+        return Sets((first * second,), offsets=offsets, max_items=self._max_items)
 
     def positions(self, device: torch.device) -> Tensor:
         """Position of every item within its sample along the last item axis, (N) or (..., N).
@@ -183,7 +210,7 @@ class Sets:
         if self.mask is not None and self.axes == 1:
             return (self.mask.to(device).cumsum(-1) - 1).clamp(min=0)
         positions = torch.arange(self.shape[-1], device=device)
-        if self.offsets is None:
+        if self.offsets is None or self.axes == 2:
             return positions
         assert self.sample is not None
         return positions - self.offsets.index_select(0, self.sample)
@@ -318,7 +345,9 @@ def _check_mask(mask: Tensor, items: tuple[int, ...]) -> None:
         )
 
 
-def _check_offsets(offsets: Tensor, items: tuple[int, ...], max_items: int | None = None) -> None:
+def _check_offsets(
+    offsets: Tensor, items: tuple[int, ...], max_items: int | None = None, axes: int = 1
+) -> None:
     if (
         offsets.dim() != 1
         or offsets.shape[0] < 1
@@ -328,9 +357,11 @@ def _check_offsets(offsets: Tensor, items: tuple[int, ...], max_items: int | Non
             "offsets must be a 1-d integer tensor of batch size + 1, got shape "
             f"{tuple(offsets.shape)} and {offsets.dtype}"
         )
-    if len(items) != 1:
+    if len(items) != axes:
+        expected = "one axis of items" if axes == 1 else f"{axes} axes of items"
         raise ValueError(
-            f"packed sets have one axis of items before the channels, got {len(items)} axes"
+            f"packed sets have {expected} before the channels and no batch axes, got "
+            f"{len(items)} axes"
         )
     if torch.compiler.is_compiling() or offsets.device.type != "cpu":
         return  # reading values would break a graph or wait for the device

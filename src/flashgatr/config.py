@@ -17,6 +17,9 @@ from typing import Any
 from .functional import ACTIVATIONS
 from .functional.features import weighted_terms
 
+HALVES = ("attention", "mlp")
+"""The halves of a block."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GATrConfig:
@@ -33,7 +36,8 @@ class GATrConfig:
     reinsert_mv_channels, reinsert_s_channels: input channels that the queries and keys of every
         block also receive.
     dropout: probability of dropping a grade.
-    checkpoint: recompute each block in the backward pass to save memory.
+    checkpoint: what the backward pass computes again, to save memory: True or "block" (each block),
+        "attention" or "mlp" (that half of each block), False (nothing).
     recenter: use coordinates relative to each sample's centre (exact; preserves precision far from
         the origin).
     length_scale: lengths are divided by it on entry and multiplied by it on exit.
@@ -57,7 +61,7 @@ class GATrConfig:
     reinsert_s_channels: tuple[int, ...] = ()
     activation: str = "gelu"
     dropout: float = 0.0
-    checkpoint: bool = False
+    checkpoint: str | bool = False
     recenter: bool = True
     length_scale: float = 1.0
     norm_epsilon: float = 0.01
@@ -78,9 +82,14 @@ class GATrConfig:
             raise ValueError(
                 "the network has no output: out_mv_channels and out_s_channels are both 0"
             )
-        for name in ("multi_query", "distance_aware", "checkpoint", "recenter"):
+        for name in ("multi_query", "distance_aware", "recenter"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if not isinstance(self.checkpoint, bool) and self.checkpoint not in HALVES:
+            raise ValueError(
+                f"checkpoint must be True, False, 'block', 'attention' or 'mlp', got "
+                f"{self.checkpoint!r}"
+            )
         for name in ("rotary_base", "length_scale", "norm_epsilon", "distance_epsilon"):
             if not 0 < self._number(name) < math.inf:
                 raise ValueError(f"{name} must be a positive number, got {getattr(self, name)!r}")
@@ -94,6 +103,11 @@ class GATrConfig:
             raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
         self._require_channels("reinsert_mv_channels", self.in_mv_channels)
         self._require_channels("reinsert_s_channels", self.in_s_channels)
+
+    @property
+    def recomputed_half(self) -> str | None:
+        """The half of each block that is computed again in the backward pass, if only one is."""
+        return self.checkpoint if isinstance(self.checkpoint, str) else None
 
     @property
     def has_rotary(self) -> bool:
@@ -120,6 +134,8 @@ class GATrConfig:
         """Convert shorthand and JSON forms (True, lists) to the form that is stored."""
         put = self._put
         put("learned_weights", weighted_terms(self.learned_weights))
+        if self.checkpoint == "block":
+            put("checkpoint", True)
         for name in ("reinsert_mv_channels", "reinsert_s_channels"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (list, tuple)):

@@ -8,28 +8,30 @@ file knows both.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from .batch import Sets
 from .config import GATrConfig
 from .functional import ACTIVATIONS
 from .kernels import paths
+from .kernels.backend import linear_plans
 from .kernels.block import RowBlock, RowContext, run_block
 from .kernels.block_node import MOST_ROWS
 from .kernels.cuda.side_stream import SideStream
 from .kernels.linear import linear
 from .kernels.plan import BlockMaps, BlockPlan, block_plan
-from .kernels.rows import from_rows, linear_plan, to_rows
+from .kernels.rows import LinearPlan, from_rows, linear_plan, to_rows
 from .kernels.small_sets import SMALL_SAMPLE, enter, leave
 from .kernels.weights import Weights, prepare_together
-from .nn import EquiLinear
+from .nn import EquiLinear, GeoMLP, SelfAttention
 from .nn.block import GATrBlock, Surroundings, run_in_turn
 from .precision import full_precision, stream_dtype
+from .recomputation import recomputed
 
 Rows = tuple[Tensor, Tensor]
 """The residual stream, and the update still to be added to it."""
@@ -44,6 +46,7 @@ class FastBlock:
     def __init__(self, block: GATrBlock) -> None:
         self.block, self.kind = block, type(block)
         self.plan = plan_of(block)
+        self.modules = _inside(block)
         self.weights = Weights()
 
     @property
@@ -88,10 +91,26 @@ class FastBlock:
             self._follow_sharding()
         if _has_hooks(module) or _has_hooks(self.block):
             return "a block has hooks, which expect multivectors and scalars"
+        return self._replaced()
+
+    def _replaced(self) -> str | None:
+        """Why the block does not fit its plan, if a module inside it was replaced."""
+        now = _inside(self.block)
+        if len(now) == len(self.modules) and all(map(operator.is_, now, self.modules)):
+            return None
+        parts = self.block.attention, self.block.mlp
+        attention, mlp = (getattr(part, "_orig_mod", part) for part in parts)
+        if not (isinstance(attention, SelfAttention) and isinstance(mlp, GeoMLP)):
+            kinds = f"{type(attention).__name__} and {type(mlp).__name__}"
+            return f"the fused kernels support SelfAttention and GeoMLP in a block, not {kinds}"
         for layer in self.layers.every:
             if not isinstance(layer, EquiLinear):
                 return _unknown(layer)
-        return None
+        plans = linear_plans(self.plan, "cpu").every  # sizes are the same on all devices
+        misfits = filter(None, map(_misfit, self.layers.every, plans))
+        if plan_of(self.block) is not self.plan:
+            return next(misfits, "a module of a block was replaced by one with other settings")
+        return next(misfits, None)
 
     def _follow_sharding(self) -> None:
         """Sharding (FSDP) changed the block's class: gather its parameters before `run`, too."""
@@ -145,6 +164,9 @@ class FastPath:
                 return found
         if not (isinstance(linear_in, EquiLinear) and isinstance(linear_out, EquiLinear)):
             return _unknown(linear_out if isinstance(linear_in, EquiLinear) else linear_in)
+        for layer, ours in ((linear_in, self._first), (linear_out, self._last)):
+            if found := _misfit(layer, ours.plan):
+                return found
         return paths.obstacle(mv, linear_in.weight, self.blocks[0].plan.heads.features)
 
     @contextmanager
@@ -180,7 +202,8 @@ class FastPath:
         if c.reinsert_mv_channels or c.reinsert_s_channels:
             rows = to_rows(*around.reinsert).to(dtype)
         reference = around.reference.expand(around.sets.shape).reshape(-1).contiguous()
-        return RowContext(reference, rows, around.sets, around.attention_mask)
+        sets, mask = around.sets, around.attention_mask
+        return RowContext(reference, rows, sets, mask, around.recompute)
 
     def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
         """Whether kernels can also compute and apply the frames: for small plain sets on CUDA."""
@@ -207,7 +230,7 @@ class FastPath:
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
-        context = RowContext(reference, None, sets, None)
+        context = RowContext(reference, None, sets, None, c.recomputed_half)
         rows = self._run_rows(rows, [context], linear_in, linear_out)
         mv, s = leave(rows, center, c.out_mv_channels, c.out_s_channels)
         return mv.unflatten(0, shape), s.unflatten(0, shape)
@@ -229,9 +252,7 @@ class FastPath:
             def block(x: Tensor, delta: Tensor) -> Rows:
                 return self.blocks[i].run(x, delta, context, prepared[i] if prepared else None)
 
-            if self.config.checkpoint and torch.is_grad_enabled():
-                return checkpoint(block, *rows, use_reentrant=False)  # type: ignore[no-any-return]
-            return block(*rows)
+            return recomputed(self.config.checkpoint is True, block, *rows)
 
         x, delta = run_in_turn(len(self.blocks), (x, delta), contexts, run, _swap)
         with full_precision(x.device):
@@ -253,8 +274,8 @@ class FastPath:
         return prepare_together(groups, plans, dtype)
 
 
-def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
-    """Exchange the last two item axes of rows whose items have this shape."""
+def _swap(rows: Rows, shape: tuple[int, ...], _: tuple[int, ...]) -> Rows:
+    """Exchange the last two item axes of rows whose items have this shape; rows have one axis."""
     first, second = len(shape) - 2, len(shape) - 1
 
     def swapped(x: Tensor) -> Tensor:
@@ -288,12 +309,35 @@ def plan_of(block: GATrBlock) -> BlockPlan:
     )
 
 
+def _inside(module: nn.Module) -> list[nn.Module]:
+    """All modules inside this one, as `modules` yields them, but in a fraction of the time."""
+    found = []
+    for child in module._modules.values():
+        if child is not None:
+            found += [child, *_inside(child)]
+    return found
+
+
 def _has_hooks(module: nn.Module) -> bool:
     """Whether forward hooks are registered, other than those by which torch shards a module."""
     if not (module._forward_hooks or module._forward_pre_hooks):
         return False
     hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
     return any(not str(hook.__module__).startswith("torch.distributed.") for hook in hooks)
+
+
+def _misfit(layer: EquiLinear, plan: LinearPlan) -> str | None:
+    """Why this map is not the one that its plan describes; None if it is."""
+    found = layer.in_mv_channels, layer.in_s_channels, layer.out_mv_channels, layer.out_s_channels
+    if found != (plan.in_mv, plan.in_s, plan.out_mv, plan.out_s):
+        return (
+            f"a linear map was replaced by one of other widths: expected {plan.in_mv} mv + "
+            f"{plan.in_s} s -> {plan.out_mv} mv + {plan.out_s} s, got {layer.extra_repr()}"
+        )
+    has_bias = layer.bias_mv is not None or layer.bias_s is not None
+    if has_bias != (plan.bias and plan.out_mv + plan.out_s > 0):
+        return f"a linear map was replaced by one {'with' if has_bias else 'without'} a bias"
+    return None
 
 
 def _unknown(layer: nn.Module) -> str:

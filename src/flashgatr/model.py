@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from . import arguments, io
 from .batch import Sets
@@ -27,6 +25,7 @@ from .nn.block import GATrBlock as GATrBlock
 from .nn.block import Pair, run_in_turn
 from .nn.block import Surroundings as Surroundings
 from .precision import full_precision, stream_dtype
+from .recomputation import recomputed
 
 
 class GATr(nn.Module):
@@ -35,6 +34,7 @@ class GATr(nn.Module):
     Constructed from keyword arguments or a `GATrConfig`; `net(mv, s)` maps multivectors
     (..., N, C, 16) and scalars (..., N, S) to a pair of the same form.
 
+    >>> import torch
     >>> net = GATr(in_mv_channels=2, out_mv_channels=1, hidden_mv_channels=4, hidden_s_channels=8,
     ...            num_blocks=2, num_heads=2)
     >>> out, s = net(torch.randn(5, 2, 16))
@@ -211,7 +211,8 @@ class GATr(nn.Module):
             mv.index_select(-2, indices(c.reinsert_mv_channels, mv)),
             s.index_select(-1, indices(c.reinsert_s_channels, s)),
         )
-        return [Surroundings(frame.references(sets), reinsert, sets, attention_mask)]
+        reference, half = frame.references(sets), c.recomputed_half
+        return [Surroundings(reference, reinsert, sets, attention_mask, half)]
 
     def _run_plain(
         self, mv: Tensor, s: Tensor, around: Sequence[Surroundings]
@@ -224,9 +225,7 @@ class GATr(nn.Module):
             def block(mv: Tensor, s: Tensor) -> Pair:
                 return self.blocks[i](mv, s, context)  # type: ignore[no-any-return]
 
-            if self.config.checkpoint and torch.is_grad_enabled():
-                return checkpoint(block, *x, use_reentrant=False)  # type: ignore[no-any-return]
-            return block(*x)
+            return recomputed(self.config.checkpoint is True, block, *x)
 
         start = self._stream(mv), self._stream(s)
         mv, s = run_in_turn(len(self.blocks), start, around, run, swap_item_axes)
@@ -273,10 +272,19 @@ class GATr(nn.Module):
         )
 
 
-def swap_item_axes(x: Pair, shape: tuple[int, ...]) -> Pair:
-    """Swap the last two item axes of multivectors and scalars; `shape` is that of the items."""
+def swap_item_axes(x: Pair, shape: tuple[int, ...], items: tuple[int, ...]) -> Pair:
+    """Swap the last two item axes of multivectors and scalars.
+
+    shape: the items of x, or the axes that they had before they were flattened. items: the shape
+    of the items of the result.
+    """
     first, second = len(shape) - 2, len(shape) - 1
-    return x[0].transpose(first, second), x[1].transpose(first, second)
+
+    def swapped(x: Tensor, *channels: int) -> Tensor:
+        return x.reshape(*shape, *channels).transpose(first, second).reshape(*items, *channels)
+
+    mv, s = x
+    return swapped(mv, *mv.shape[-2:]), swapped(s, s.shape[-1])
 
 
 def _is_data(join_reference: JoinReference) -> bool:

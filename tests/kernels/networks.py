@@ -58,6 +58,8 @@ VARIANTS = {
     "one channel": dict(hidden_mv_channels=1, hidden_s_channels=1, num_heads=1),
     "checkpoint": dict(checkpoint=True),
     "checkpoint reinsert": dict(REINSERT, checkpoint=True),
+    "checkpoint attention": dict(REINSERT, checkpoint="attention"),
+    "checkpoint mlp": dict(checkpoint="mlp"),
     "no recentring": dict(recenter=False),
     "length scale": dict(length_scale=3.0),
     "other epsilons": dict(norm_epsilon=2.0, distance_epsilon=0.5),

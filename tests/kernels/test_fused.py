@@ -236,6 +236,8 @@ def _force_matching(net, mv, s, **given):
         ("odd channels", (2, 4), {}),
         ("sigmoid", (2, 4), {}),
         ("checkpoint", (2, 4), {}),
+        ("checkpoint attention", (2, 4), {}),
+        ("checkpoint mlp", (2, 4), {}),
         ("other epsilons", (2, 4), {}),
         ("always clamped", (2, 4), {}),
         ("default", (3, 5), dict(mask=MASK)),

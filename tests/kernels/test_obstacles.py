@@ -15,6 +15,14 @@ from flashgatr.fast import plan_of
 from flashgatr.kernels import paths
 from flashgatr.kernels.cpu import library as c_kernels
 from flashgatr.kernels.paths import plain_kernels
+from flashgatr.nn import (
+    EquiLayerNorm,
+    EquiLinear,
+    GeometricAttention,
+    GeometricBilinear,
+    GeoMLP,
+    SelfAttention,
+)
 
 from .networks import assert_fused_is_plain, make_data, make_net
 
@@ -99,6 +107,49 @@ def test_other_modules_in_place_of_blocks_or_maps_are_an_obstacle():
         net = make_net(dtype=torch.float32)
         setattr(owner(net), name, torch.nn.Identity())
         assert net.obstacle(torch.zeros(1)).endswith("EquiLinear as linear map, not Identity")
+
+
+REPLACED = {
+    "a wider mlp": ("mlp", lambda: GeoMLP(4, 6, hidden_mv_channels=5), "other widths"),
+    "fewer hidden scalars": ("mlp", lambda: GeoMLP(4, 6, hidden_s_channels=0), "other widths"),
+    "a new bilinear layer": ("mlp.bilinear", lambda: GeometricBilinear(4, 8, 6, 12), None),
+    "another activation": ("mlp", lambda: GeoMLP(4, 6, activation="relu"), "other settings"),
+    "more heads": ("attention", lambda: SelfAttention(4, 6, 4), "other widths"),
+    "another epsilon": ("norm", lambda: EquiLayerNorm(0.5), "other settings"),
+    "no bias": ("mlp.linear", lambda: EquiLinear(8, 4, 12, 6, bias=False), "without a bias"),
+    "a new attention": ("attention.attention", lambda: GeometricAttention(2, 4, 6), None),
+}
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_a_module_of_other_widths_or_settings_in_a_block_is_an_obstacle(case):
+    name, make, why = REPLACED[case]
+    net = make_net()
+    parent, _, child = name.rpartition(".")
+    setattr(net.blocks[0].get_submodule(parent), child, make().double())
+    mv, s = make_data(net, 3, 5)
+    if why is None:  # the same widths: the kernels run with the new module's parameters
+        assert net.obstacle(mv) is None
+    else:
+        assert why in net.obstacle(mv)
+    expected = net(mv, s)
+    with plain_kernels():
+        torch.testing.assert_close(net(mv, s), expected, rtol=1e-10, atol=1e-10)
+
+
+def test_a_wider_map_at_the_end_of_the_network_is_an_obstacle():
+    net = make_net()
+    net.linear_out = EquiLinear(4, 3, 6, 0).double()
+    mv, s = make_data(net, 3, 5)
+    assert "expected 4 mv + 6 s -> 1 mv + 2 s, got 4 mv + 6 s -> 3 mv + 0 s" in net.obstacle(mv)
+    out, t = net(mv, s)
+    assert (out.shape, t.shape) == ((3, 5, 3, BLADES), (3, 5, 0))
+
+
+def test_another_kind_of_layer_in_a_block_is_an_obstacle():
+    net = make_net()
+    net.blocks[1].mlp = torch.nn.Identity()
+    assert net.obstacle(torch.zeros(1)).endswith("not SelfAttention and Identity")
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="no torch.distributed")

@@ -115,9 +115,10 @@ def test_axial_masks_and_errors():
     assert out.isfinite().all()
     with pytest.raises(TypeError, match="pair"):
         net(mv, s, attention_mask=causal)
-    for packed in (dict(offsets=torch.tensor([0, 3])), dict(max_items=3)):
-        with pytest.raises(ValueError, match="packed"):
-            net(mv, s, **packed)
+    with pytest.raises(ValueError, match="no batch axes, got 3"):
+        net(mv, s, offsets=torch.tensor([0, 3]))
+    with pytest.raises(ValueError, match="goes with offsets"):
+        net(mv, s, max_items=3)
 
 
 def test_samples_without_items_do_not_warn():

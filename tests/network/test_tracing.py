@@ -40,8 +40,9 @@ def test_one_graph_serves_all_set_sizes(options):
     assert backend.frame_count <= 3  # one compilation, at most two more
 
 
-def test_gradients_of_the_compiled_network_agree():
-    net = GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=True)
+@pytest.mark.parametrize("checkpoint", [True, "attention", "mlp"])
+def test_gradients_of_the_compiled_network_agree(checkpoint):
+    net = GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=checkpoint)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     mv, s = _data(2, 5)
     gradients = []
@@ -60,7 +61,10 @@ def test_packed_axial_and_autocast_networks_are_one_graph_too():
     offsets = torch.tensor([0, 4, 9])
     _assert_same(compiled(mv, s, offsets=offsets, max_items=5), net(mv, s, offsets=offsets))
     mv, s = _data(3, 4)
-    _assert_same(torch.compile(axial, fullgraph=True, backend="aot_eager")(mv, s), axial(mv, s))
+    compiled_axial = torch.compile(axial, fullgraph=True, backend="aot_eager")
+    _assert_same(compiled_axial(mv, s), axial(mv, s))
+    packed = dict(offsets=torch.tensor([0, 1, 3]), max_items=2)
+    _assert_same(compiled_axial(mv, s, **packed), axial(mv, s, **packed))
     with torch.autocast("cpu", torch.bfloat16):
         _assert_same(compiled(mv, s), net(mv, s))
 

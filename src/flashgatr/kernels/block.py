@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import functional
 from ..batch import Sets
 from ..functional import LogitWeights
+from ..recomputation import recomputed
 from ..shortcuts import BLOCK_NODE
 from .backend import backend
 from .block_node import MOST_ROWS, BlockNode, Facts
@@ -48,6 +49,8 @@ class RowContext(NamedTuple):
     """Rows of the input channels that are re-inserted into queries and keys."""
     sets: Sets
     attention_mask: Tensor | None
+    recompute: str | None = None
+    """"attention": the backward pass computes queries and attention again; "mlp": `update`."""
 
 
 def run_block(
@@ -64,7 +67,8 @@ def run_block(
     second_maps = [maps.output, maps.inputs, maps.wide, maps.last]
     second = [*own.output, *own.inputs, *own.wide, *own.last]
     is_small = _is_small(x, context)
-    if is_small and x.shape[0] <= MOST_ROWS and torch.is_grad_enabled() and BLOCK_NODE.is_on:
+    may_be_node = is_small and x.shape[0] <= MOST_ROWS and context.recompute is None
+    if may_be_node and torch.is_grad_enabled() and BLOCK_NODE.is_on:
         given = (
             x, delta, context.reference, context.reinsert,
             *first_maps, *second_maps, *logs, *first, *second,
@@ -73,12 +77,21 @@ def run_block(
             counts = len(first_maps), len(second_maps), len(logs), len(first)
             facts = Facts(counts, terms, plan, max(context.sets.shape[-1], 1))
             return BlockNode.apply(facts, *given)  # type: ignore[no-any-return, no-untyped-call]
-    x, _, _, q, k, v, _ = queries(x, delta, context.reinsert, first_maps, first, logs, terms, plan)
-    attended = _attend(q, k, v, plan.scale, context, is_small)
-    x, _, _, delta, _, _ = update(
-        x, attended, context.reference, second_maps, second, plan, is_small
-    )
-    return x, delta
+
+    def attention(x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
+        new, _, _, q, k, v, _ = queries(
+            x, delta, context.reinsert, first_maps, first, logs, terms, plan
+        )
+        return new, _attend(q, k, v, plan.scale, context, is_small)
+
+    def mlp(x: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        new, _, _, delta, _, _ = update(
+            x, attended, context.reference, second_maps, second, plan, is_small
+        )
+        return new, delta
+
+    x, attended = recomputed(context.recompute == "attention", attention, x, delta)
+    return recomputed(context.recompute == "mlp", mlp, x, attended)
 
 
 def _is_small(x: Tensor, context: RowContext) -> bool:

@@ -98,7 +98,11 @@ class GeometricAttention(nn.Module):
 
 
 class _Projected(nn.Module):
-    """Shared by self- and cross-attention: the split into heads, the attention, the output map."""
+    """Shared by self- and cross-attention: the split into heads, the attention, the output map.
+
+    The widths of a head follow from the input channels, as in the authors' code, not from the
+    output channels.
+    """
 
     def __init__(
         self,
@@ -106,6 +110,8 @@ class _Projected(nn.Module):
         s_channels: int,
         num_heads: int,
         *,
+        out_mv_channels: int | None = None,
+        out_s_channels: int | None = None,
         multi_query: bool = True,
         attention_width: int = 2,
         distance_aware: bool = True,
@@ -133,9 +139,9 @@ class _Projected(nn.Module):
         )
         self.output = EquiLinear(
             num_heads * self.widths[0],
-            mv_channels,
+            mv_channels if out_mv_channels is None else out_mv_channels,
             num_heads * self.widths[1],
-            s_channels,
+            s_channels if out_s_channels is None else out_s_channels,
             initialization="small",
         )
         self.dropout = GradeDropout(dropout)
@@ -167,6 +173,9 @@ class SelfAttention(_Projected):
     """Attention of a set to itself; `reinsert` adds channels of the network's input to q and k.
 
     As in the authors' code, the multi-head variant adds re-inserted channels to the values, too.
+    `out_mv_channels` and `out_s_channels` are the widths of the output (default: those of the
+    input). The channels per head depend on the input's widths: `attention_width` times the input
+    channels, divided among the heads.
     """
 
     def __init__(
@@ -227,7 +236,12 @@ class SelfAttention(_Projected):
 
 
 class CrossAttention(_Projected):
-    """Attention of one set (mv, s) to another, the context, sample by sample."""
+    """Attention of one set (mv, s) to another, the context, sample by sample.
+
+    `out_mv_channels` and `out_s_channels` are the widths of the output (default: those of mv and
+    s). The channels per head follow from the widths of mv and s, as in `SelfAttention`; in the
+    authors' code they follow from those of the context.
+    """
 
     def __init__(
         self,

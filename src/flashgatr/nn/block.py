@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ..batch import Sets
 from ..config import GATrConfig
+from ..recomputation import recomputed
 from .attention import SelfAttention
 from .mlp import GeoMLP
 from .norm import EquiLayerNorm
@@ -30,6 +31,8 @@ class Surroundings(NamedTuple):
     """Channels of the network's input that are re-inserted into queries and keys."""
     sets: Sets
     attention_mask: Tensor | None = None
+    recompute: str | None = None
+    """The half that the backward pass computes again to save memory: "attention", "mlp" or None."""
 
 
 class GATrBlock(nn.Module):
@@ -37,7 +40,8 @@ class GATrBlock(nn.Module):
 
     `around` is a `flashgatr.nn.Surroundings`: the e123 component of the join's reference,
     broadcastable to (..., N); a pair (mv, s) of input channels to re-insert, of width zero if
-    there are none; a `Sets` that describes which items form a sample; an attention mask or None.
+    there are none; a `Sets` that describes which items form a sample; an attention mask or None;
+    the half of the block to recompute in the backward pass, or None.
     """
 
     def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
@@ -61,10 +65,15 @@ class GATrBlock(nn.Module):
         self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
 
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> Pair:
-        context = around.reinsert, around.sets, around.attention_mask
-        mv, s = _add((mv, s), self.attention(*self.norm(mv, s), *context))
-        mv, s = _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
-        return mv, s
+        def attention(mv: Tensor, s: Tensor) -> Pair:
+            context = around.reinsert, around.sets, around.attention_mask
+            return _add((mv, s), self.attention(*self.norm(mv, s), *context))
+
+        def mlp(mv: Tensor, s: Tensor) -> Pair:
+            return _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
+
+        mv, s = recomputed(around.recompute == "attention", attention, mv, s)
+        return recomputed(around.recompute == "mlp", mlp, mv, s)
 
 
 def _add(x: Pair, y: Pair) -> Pair:
@@ -76,19 +85,21 @@ def run_in_turn(
     x: X,
     contexts: Sequence[Any],
     run: Callable[[int, X, Any], X],
-    swap: Callable[[X, tuple[int, ...]], X],
+    swap: Callable[[X, tuple[int, ...], tuple[int, ...]], X],
 ) -> X:
     """Apply blocks 0 to count - 1 to x; `run(i, x, context)` applies block i.
 
     With one context, all blocks attend over the same item axis. With two, even blocks get the
-    first one. Odd blocks get the second, and x with its two item axes exchanged by
-    `swap(x, shape)`, where `shape` is the shape of the items.
+    first one. Odd blocks get the second, and x with its two item axes exchanged:
+    `swap(x, shape, items)` exchanges the last two of the axes `shape`, and the result's items have
+    the shape `items` (packed sets have one axis of items).
     """
     for i in range(count):
         context = contexts[i % len(contexts)]
         if i % len(contexts):
-            x = run(i, swap(x, contexts[0].sets.shape), context)
-            x = swap(x, context.sets.shape)
+            *leading, first, second = shape = contexts[0].sets.shape
+            x = run(i, swap(x, shape, context.sets.shape), context)
+            x = swap(x, (*leading, second, first), shape)
         else:
             x = run(i, x, context)
     return x

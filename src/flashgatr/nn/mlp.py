@@ -48,16 +48,32 @@ def _check_reference(reference: Tensor, mv: Tensor) -> None:
 
 
 class GeoMLP(nn.Module):
-    """Bilinear layer to twice the width, scalar gate, linear map back to the width."""
+    """Bilinear layer to the hidden width, scalar gate, linear map to the output's width.
+
+    By default the hidden layer is twice as wide as the input and the output as wide as the input.
+    The product and the join each have half of the hidden multivector channels.
+    """
 
     def __init__(
-        self, mv_channels: int, s_channels: int, *, activation: str = "gelu", dropout: float = 0.0
+        self,
+        mv_channels: int,
+        s_channels: int,
+        *,
+        hidden_mv_channels: int | None = None,
+        hidden_s_channels: int | None = None,
+        out_mv_channels: int | None = None,
+        out_s_channels: int | None = None,
+        activation: str = "gelu",
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        wide = 2 * mv_channels, 2 * s_channels
-        self.bilinear = GeometricBilinear(mv_channels, wide[0], s_channels, wide[1])
+        wide_mv = 2 * mv_channels if hidden_mv_channels is None else hidden_mv_channels
+        wide_s = 2 * s_channels if hidden_s_channels is None else hidden_s_channels
+        out_mv = mv_channels if out_mv_channels is None else out_mv_channels
+        out_s = s_channels if out_s_channels is None else out_s_channels
+        self.bilinear = GeometricBilinear(mv_channels, wide_mv, s_channels, wide_s)
         self.gate = ScalarGate(activation)
-        self.linear = EquiLinear(wide[0], mv_channels, wide[1], s_channels)
+        self.linear = EquiLinear(wide_mv, out_mv, wide_s, out_s)
         self.dropout = GradeDropout(dropout)
 
     def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:

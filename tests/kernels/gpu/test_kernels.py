@@ -22,7 +22,7 @@ VARIANTS = [
     "all learned weights multi-head", "reinsert mv", "reinsert s multi-head", "reinsert mv and s",
     "reinsert mv and s multi-head", "relu", "sigmoid", "no scalars", "scalars at the ends only",
     "scalars in alone", "scalars out alone", "odd channels", "one head", "checkpoint",
-    "no recentring", "length scale",
+    "checkpoint attention", "checkpoint mlp", "no recentring", "length scale",
 ]  # fmt: skip
 
 

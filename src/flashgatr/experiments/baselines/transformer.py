@@ -298,9 +298,7 @@ class AxialTransformer(Transformer):
     def _run_blocks(self, x: Tensor, sets: Sets, attention_mask: Any) -> Tensor:
         """Swap the item axes before and after odd blocks: blocks attend over the last item axis."""
         along_first, along_second = attention_mask or (None, None)
-        *leading, first, second = sets.shape
-        mask = None if sets.mask is None else sets.mask.transpose(-2, -1)
-        swapped = Sets((*leading, second, first), axes=2, mask=mask)
+        swapped = sets.along_first()
         for i, block in enumerate(self.blocks):
             if self._axis(i) == 1:
                 x = self._run_block(block, x, sets, along_second)
