@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from .batch import Sets
 from .config import GATrConfig
 from .functional import ACTIVATIONS
+from .functional.rotary import rotary_table
 from .kernels import paths
 from .kernels.block import RowBlock, RowContext, run_block
 from .kernels.block_node import MOST_ROWS
@@ -134,8 +135,6 @@ class FastPath:
         self, mv: Tensor, linear_in: nn.Module, blocks: nn.ModuleList, linear_out: nn.Module
     ) -> str | None:
         """Why the kernels cannot run these modules on this input; None if they can."""
-        if self.config.rotary not in (False, (False, False)):
-            return "the fused kernels have no rotary positions"
         if blocks.training and self.config.dropout:
             return "the fused kernels have no dropout"
         if len(self.blocks) != len(blocks):
@@ -145,7 +144,8 @@ class FastPath:
                 return found
         if not (isinstance(linear_in, EquiLinear) and isinstance(linear_out, EquiLinear)):
             return _unknown(linear_out if isinstance(linear_in, EquiLinear) else linear_in)
-        return paths.obstacle(mv, linear_in.weight, self.blocks[0].plan.heads.features)
+        features = max(fast.plan.heads.features for fast in self.blocks)
+        return paths.obstacle(mv, linear_in.weight, features)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -170,17 +170,22 @@ class FastPath:
         """The network within its frame; `around` has the contexts of `run_in_turn`."""
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
-        contexts = [self._on_rows(context, dtype) for context in around]
+        contexts = [
+            self._on_rows(context, fast.plan, dtype)
+            for context, fast in zip(around, self.blocks, strict=False)
+        ]
         x = self._run_rows(to_rows(mv, s), contexts, linear_in, linear_out)
         return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
 
-    def _on_rows(self, around: Surroundings, dtype: torch.dtype) -> RowContext:
+    def _on_rows(self, around: Surroundings, plan: BlockPlan, dtype: torch.dtype) -> RowContext:
+        """The context for blocks with this plan."""
         c = self.config
         rows = None
         if c.reinsert_mv_channels or c.reinsert_s_channels:
             rows = to_rows(*around.reinsert).to(dtype)
         reference = around.reference.expand(around.sets.shape).reshape(-1).contiguous()
-        return RowContext(reference, rows, around.sets, around.attention_mask)
+        rotary = _rotary(plan, around.sets, reference.device, dtype)
+        return RowContext(reference, rows, rotary, around.sets, around.attention_mask)
 
     def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
         """Whether kernels can also compute and apply the frames: for small plain sets on CUDA."""
@@ -207,7 +212,8 @@ class FastPath:
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
-        context = RowContext(reference, None, sets, None)
+        rotary = _rotary(self.blocks[0].plan, sets, mv.device, mv.dtype)
+        context = RowContext(reference, None, rotary, sets, None)
         rows = self._run_rows(rows, [context], linear_in, linear_out)
         mv, s = leave(rows, center, c.out_mv_channels, c.out_s_channels)
         return mv.unflatten(0, shape), s.unflatten(0, shape)
@@ -253,6 +259,15 @@ class FastPath:
         return prepare_together(groups, plans, dtype)
 
 
+def _rotary(plan: BlockPlan, sets: Sets, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+    """The table that rotates the scalars of all items, (T, S); None without rotary positions."""
+    if not plan.rotary_base:
+        return None
+    how = plan.heads.s, plan.rotary_base, stream_dtype(dtype)
+    table = rotary_table(sets.positions(device), *how)
+    return table.expand(*sets.shape, -1).reshape(-1, plan.heads.s)
+
+
 def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
     """Exchange the last two item axes of rows whose items have this shape."""
     first, second = len(shape) - 2, len(shape) - 1
@@ -285,6 +300,7 @@ def plan_of(block: GATrBlock) -> BlockPlan:
         not attention.multi_query,
         block.norm.epsilon,
         attention.attention.epsilon,
+        attention.rotary_base or 0.0,
     )
 
 

@@ -23,6 +23,7 @@ variants = (
     dict(laws.REINSERT, multi_query=False, learned_weights="all"),
     dict(laws.ODD, distance_aware=False, activation="sigmoid"),
     dict(laws.NO_SCALARS, activation="relu"),
+    dict(laws.REINSERT, rotary=True, learned_weights="all", hidden_s_channels=10),
 )
 for options in variants:
     torch.manual_seed(0)

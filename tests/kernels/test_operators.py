@@ -6,6 +6,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from flashgatr.algebra import BLADES
 from flashgatr.fast import parameters_of, plan_of
+from flashgatr.functional.rotary import rotary_table
 from flashgatr.kernels import rows
 from flashgatr.kernels.backend import linear_plans
 from flashgatr.kernels.linear import linear
@@ -44,6 +45,10 @@ class _Parts:
         self.reference = self.random(items)
         extra = Sizes(plan.reinsert_mv, plan.reinsert_s).width
         self.extra = self.random(items, extra) if extra else None
+        self.rotary = None
+        if plan.rotary_base:
+            channels = self.heads.s
+            self.rotary = rotary_table(torch.arange(items), channels, plan.rotary_base, dtype)
 
     def random(self, *shape):
         return torch.randn(shape, dtype=self.dtype)
@@ -76,8 +81,8 @@ class _Parts:
             used = [1, 5] if reinserts else [1]
             parameters = [p for i in used for p in groups[i]]
             maps = [prepared[i] for i in used]
-            given = x, delta, extra, maps, parameters, list(rest[:logs]), self.terms, self.plan
-            found = queries(*given)
+            given = maps, parameters, list(rest[:logs]), self.terms, self.plan
+            found = queries(x, delta, extra, self.rotary, *given)
             return tuple(found[i] for i in keep)
 
         call, parameters = self.with_parameters([1, 5] if reinserts else [1], call)
@@ -127,9 +132,12 @@ OPERATORS = [
 
 @pytest.mark.parametrize(
     "options",
-    [{}, dict(multi_query=False, **REINSERT), dict(distance_aware=False, norm_epsilon=1e3)],
-    ids=["multi-query", "multi-head", "blind and clamped"],
-)
+    [
+        {}, dict(multi_query=False, **REINSERT), dict(distance_aware=False, norm_epsilon=1e3),
+        dict(rotary=True),
+    ],
+    ids=["multi-query", "multi-head", "blind and clamped", "rotary"],
+)  # fmt: skip
 @pytest.mark.parametrize("name", OPERATORS)
 def test_first_and_second_derivatives_of_an_operator(name, options):
     call, tensors = getattr(_Parts(**{**TINY, **options}), name)()
@@ -152,7 +160,7 @@ def test_any_output_of_an_operator_may_be_left_out_of_a_loss(name, outputs):
 
 def _operator_calls():
     """Every operator that runs on a CPU, with arguments."""
-    parts = _Parts(items=4, dtype=torch.float32, **{**TINY, **REINSERT})
+    parts = _Parts(items=4, dtype=torch.float32, **{**TINY, **REINSERT}, rotary=True)
     heads, plan, text, dtype = parts.heads, parts.plan, parts.plan.text, parts.dtype
     prepared = parts.prepared(parts.groups)
     groups = [[p.clone().requires_grad_() for p in group] for group in parts.groups]
@@ -163,7 +171,8 @@ def _operator_calls():
     )
     logs = [x.clone().requires_grad_() for x in parts.logs]
     first, second = [1, 5], [0, 2, 3, 4]
-    theirs = extra, [prepared[i] for i in first], [p for i in first for p in groups[i]], logs
+    maps, own = [prepared[i] for i in first], [p for i in first for p in groups[i]]
+    theirs = extra, parts.rotary, maps, own, logs
     given = [prepared[i] for i in second], [p for i in second for p in groups[i]]
     with torch.no_grad():
         _, y, stat, q, k, v, raw = queries(x, delta, *theirs, parts.terms, plan)
@@ -182,8 +191,8 @@ def _operator_calls():
         "prepare": (flat, text, dtype),
         "queries": (x, delta, *theirs, parts.terms, text),
         "queries_backward": (
-            g_x, g_y, *map(torch.randn_like, (q, k, v)), y, stat, extra_0, raw, theirs[1], logs_0,
-            parts.terms, text,
+            g_x, g_y, *map(torch.randn_like, (q, k, v)), y, stat, extra_0, parts.rotary, raw,
+            maps, logs_0, parts.terms, text,
         ),
         "small_attention": (q_grown, k_grown, v_grown, 2, 0.3),
         "small_attention_backward": (q, k, v, outer, 2, 0.3),

@@ -79,11 +79,12 @@ class Backend(Protocol):
         delta_dtype: torch.dtype, *, always: bool = True,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def features(
-        self, raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
+        self, raw: Tensor, rotary: Tensor | None, heads: HeadLayout, weights: list[Tensor | None],
+        epsilon: float,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
     def features_backward(
-        self, raw: Tensor, g_q: Tensor, g_k: Tensor, g_v: Tensor, heads: HeadLayout,
-        weights: list[Tensor | None], epsilon: float,
+        self, raw: Tensor, rotary: Tensor | None, g_q: Tensor, g_k: Tensor, g_v: Tensor,
+        heads: HeadLayout, weights: list[Tensor | None], epsilon: float,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def summed(self, parts: Tensor) -> Tensor: ...
     def small_attention(

@@ -46,6 +46,8 @@ class RowContext(NamedTuple):
     """(T): the e123 component of the join's reference."""
     reinsert: Tensor | None
     """Rows of the input channels that are re-inserted into queries and keys."""
+    rotary: Tensor | None
+    """(T, S): cosines and sines of the items' rotary angles; see `functional.rotary`."""
     sets: Sets
     attention_mask: Tensor | None
 
@@ -66,14 +68,16 @@ def run_block(
     is_small = _is_small(x, context)
     if is_small and x.shape[0] <= MOST_ROWS and torch.is_grad_enabled() and BLOCK_NODE.is_on:
         given = (
-            x, delta, context.reference, context.reinsert,
+            x, delta, context.reference, context.reinsert, context.rotary,
             *first_maps, *second_maps, *logs, *first, *second,
         )  # fmt: skip
         if not is_watched(given):
             counts = len(first_maps), len(second_maps), len(logs), len(first)
             facts = Facts(counts, terms, plan, max(context.sets.shape[-1], 1))
             return BlockNode.apply(facts, *given)  # type: ignore[no-any-return, no-untyped-call]
-    x, _, _, q, k, v, _ = queries(x, delta, context.reinsert, first_maps, first, logs, terms, plan)
+    x, _, _, q, k, v, _ = queries(
+        x, delta, context.reinsert, context.rotary, first_maps, first, logs, terms, plan
+    )
     attended = _attend(q, k, v, plan.scale, context, is_small)
     x, _, _, delta, _, _ = update(
         x, attended, context.reference, second_maps, second, plan, is_small

@@ -27,6 +27,7 @@ def queries(
     x: Tensor,
     delta: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     prepared: Sequence[Tensor],
     parameters: Sequence[Tensor],
     logs: Sequence[Tensor],
@@ -37,14 +38,16 @@ def queries(
 
     Queries are (T, H, D), keys (T, 1 or H, D), values (T, 1 or H, V). `raw` are the projected
     rows from which they were computed, or no rows if the backward pass is to recompute them.
-    `parameters` are those of the qkv map, then those of the re-inserted channels; `logs` are the
-    logarithms of the learned weights that `terms` names.
+    `extra` are the re-inserted rows, or None. `rotary` are the cosines and sines (T, S) that rotate
+    the scalars of queries and keys (see `functional.rotary`), or None. `parameters` are those of
+    the qkv map, then those of the re-inserted channels; `logs` are the logarithms of the learned
+    weights that `terms` names.
     """
     be = backend(x)
     with be.one_pass():
         new, y, stat = be.norm(x, delta, plan.sizes, plan.norm_epsilon, delta.dtype)
         raw = _raw(y, extra, prepared, plan)
-        q, k, v = be.features(raw, plan.heads, _named(terms, logs), plan.distance_epsilon)
+        q, k, v = be.features(raw, rotary, plan.heads, _named(terms, logs), plan.distance_epsilon)
     kept = raw if y.shape[0] < be.RECOMPUTE else y.new_empty(0, raw.shape[1])
     return new, y, stat, q, k, v, kept
 
@@ -83,6 +86,7 @@ def queries_backward(
     y: Tensor,
     stat: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     raw: Tensor,
     prepared: Sequence[Tensor],
     logs: Sequence[Tensor],
@@ -103,7 +107,7 @@ def queries_backward(
         if raw.shape[0] != y.shape[0]:
             raw = _raw(y, extra, prepared, plan)
         g_raw, parts = be.features_backward(
-            raw, g_q, g_k, g_v, plan.heads, _named(terms, logs), plan.distance_epsilon
+            raw, rotary, g_q, g_k, g_v, plan.heads, _named(terms, logs), plan.distance_epsilon
         )
         gradients.add(0, y, g_raw)
         found = be.linear_input_gradient(g_raw, prepared[0], plans.qkv, y.shape[1])
@@ -133,10 +137,10 @@ def _(a: Arguments) -> tuple[Tensor, ...]:
 
 
 def _queries_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    _, _, extra, prepared, parameters, logs, ctx.terms, ctx.plan = inputs
+    _, _, extra, rotary, prepared, parameters, logs, ctx.terms, ctx.plan = inputs
     _, y, stat, _, _, _, raw = output
     ctx.logs, ctx.maps = len(logs), len(prepared)
-    ctx.save_for_backward(y, stat, extra, raw, *prepared, *logs, *parameters)
+    ctx.save_for_backward(y, stat, extra, rotary, raw, *prepared, *logs, *parameters)
     ctx.mark_non_differentiable(raw)
     ctx.set_materialize_grads(False)
 
@@ -144,7 +148,7 @@ def _queries_setup(ctx: Any, inputs: Any, output: Any) -> None:
 def _queries_grad(
     ctx: Any, g_new: Any, g_y: Any, g_stat: Any, g_q: Any, g_k: Any, g_v: Any, _: Any
 ) -> Any:
-    y, stat, extra, raw, *rest = ctx.saved_tensors
+    y, stat, extra, rotary, raw, *rest = ctx.saved_tensors
     prepared, rest = rest[: ctx.maps], rest[ctx.maps :]
     logs, parameters = rest[: ctx.logs], rest[ctx.logs :]
     heads, nothing = ctx.plan.heads, [None] * ctx.maps
@@ -154,15 +158,15 @@ def _queries_grad(
     ]
     if recorded.is_wanted(g_new, g_y, g_stat, *outer):
         return _queries_grad_recorded(
-            ctx, (g_new, g_y, g_stat), outer, y, stat, extra, logs, parameters
+            ctx, (g_new, g_y, g_stat), outer, y, stat, extra, rotary, logs, parameters
         )
     g_new = with_statistics(g_new, g_stat, y, stat, ctx.plan)
     g_x, g_delta, g_extra, g_theta, g_logs = queries_backward(
-        g_new, g_y, *outer, y, stat, extra, raw, prepared, logs, ctx.terms, ctx.plan
+        g_new, g_y, *outer, y, stat, extra, rotary, raw, prepared, logs, ctx.terms, ctx.plan
     )
     return (
         g_x, g_delta if g_delta.numel() else g_x.to(y.dtype), None if extra is None else g_extra,
-        nothing, per_parameter(g_theta, parameters),
+        None, nothing, per_parameter(g_theta, parameters),
         log_gradients(g_logs, logs, ctx.terms, ctx.plan), None, None,
     )  # fmt: skip
 
@@ -186,6 +190,7 @@ def _queries_grad_recorded(
     y: Tensor,
     stat: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     logs: list[Tensor],
     parameters: list[Tensor],
 ) -> Any:
@@ -196,12 +201,13 @@ def _queries_grad_recorded(
     def forward(y: Tensor, extra: Tensor | None, *rest: Tensor) -> tuple[Tensor, ...]:
         weights = _named(ctx.terms, rest[: len(logs)])
         own, *more = grouped(rest[len(logs) :], used)
-        return recorded.qkv(y, extra, own, more[0] if more else [], weights, plan)
+        return recorded.qkv(y, extra, rotary, own, more[0] if more else [], weights, plan)
 
     found, g_extra, *rest = recorded.gradients(forward, [y, extra, *logs, *parameters], outer)
     g_x = recorded_norm(of_norm, found, y, stat, ctx.plan)
+    g_logs, g_parameters = rest[: len(logs)], rest[len(logs) :]
     nothing = [None] * ctx.maps
-    return g_x, g_x.to(y.dtype), g_extra, nothing, rest[len(logs) :], rest[: len(logs)], None, None
+    return g_x, g_x.to(y.dtype), g_extra, None, nothing, g_parameters, g_logs, None, None
 
 
 queries.register_autograd(_queries_grad, setup_context=_queries_setup)

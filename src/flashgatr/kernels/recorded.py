@@ -20,6 +20,7 @@ from ..constants import indices, is_transformed
 from ..functional.features import DISTANCE_FEATURES, LogitWeights, inner_blades
 from ..functional.linear import MAPS, LinearWeights
 from ..functional.norm import ACTIVATIONS
+from ..functional.rotary import rotate_by
 from ..precision import at_least_float32
 from ..versors import SHIFT
 from .plan import BlockPlan, HeadLayout, Sizes
@@ -149,6 +150,7 @@ def norm_gradient(
 def qkv(
     y: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     parameters: Sequence[Tensor],
     extra_parameters: Sequence[Tensor],
     logs: Sequence[Tensor | None],
@@ -167,6 +169,8 @@ def qkv(
     mv, s = mv.unflatten(1, (total, heads.mv)), s.unflatten(1, (total, heads.s))
     cut = [heads.queries, heads.keys, heads.keys]
     (q_mv, k_mv, v_mv), (q_s, k_s, v_s) = mv.split(cut, dim=1), s.split(cut, dim=1)
+    if rotary is not None:
+        q_s, k_s = (rotate_by(x, rotary) for x in (q_s, k_s))
     how = heads.distance_aware, plan.distance_epsilon
     q = functional.query_features(q_mv, q_s, *how, LogitWeights(*logs))
     k = functional.key_features(k_mv, k_s, *how)

@@ -237,17 +237,25 @@ def _head_arguments(
 
 
 def features(
-    raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
+    raw: Tensor,
+    rotary: Tensor | None,
+    heads: HeadLayout,
+    weights: list[Tensor | None],
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     items = raw.shape[0]
     q, k, v = (raw.new_empty(items, *shape) for shape in heads.shapes)
     given = _head_arguments(raw, heads, weights, epsilon)
-    call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, raw.contiguous(), q, k, v)
+    call(
+        raw, "features_forward", items, BLOCK, raw.shape[1], *given, rotary, raw.contiguous(),
+        q, k, v,
+    )  # fmt: skip
     return q, k, v
 
 
 def features_backward(
     raw: Tensor,
+    rotary: Tensor | None,
     g_q: Tensor,
     g_k: Tensor,
     g_v: Tensor,
@@ -260,7 +268,7 @@ def features_backward(
     parts = raw.new_empty(-(-items // BLOCK), heads.learned)
     given = _head_arguments(raw, heads, weights, epsilon)
     call(
-        raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw,
+        raw, "features_backward", items, BLOCK, raw.shape[1], *given, rotary, raw,
         g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, parts,
     )  # fmt: skip
     return out, parts

@@ -120,7 +120,7 @@ def _head_arguments(heads: HeadLayout, learned: Sequence[bool], items: int) -> d
         WIDTH=width, D=heads.features, DV=values, AWARE=heads.distance_aware,
         HAS_ALPHA=learned[0], HAS_BETA=learned[1], HAS_GAMMA=learned[2],
         ITEMS=_items_per_program(items, heads), PLAIN=_power(max(plain, 1)),
-        CHANNELS=_power(heads.mv), VALUES=_power(values),
+        CHANNELS=_power(heads.mv), VALUES=_power(values), PAIRS=_power(max(heads.s // 2, 1)),
     )  # fmt: skip
 
 
@@ -129,20 +129,26 @@ def _items_per_program(items: int, heads: HeadLayout) -> int:
 
 
 def features(
-    raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
+    raw: Tensor,
+    rotary: Tensor | None,
+    heads: HeadLayout,
+    weights: list[Tensor | None],
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (T, H, D), keys (T, HK, D) and values (T, HK, V) from the projected rows."""
     items = raw.shape[0]
     q, k, v = (raw.new_empty(items, *shape) for shape in heads.shapes)
     if items:
-        kernel = _features("forward", heads, items, *(w is not None for w in weights))
-        given = [raw if w is None else w for w in weights]
+        learned = (w is not None for w in weights)
+        kernel = _features("forward", heads, items, *learned, HAS_ROTARY=rotary is not None)
+        given = [raw if x is None else x for x in (rotary, *weights)]
         kernel(raw, q, k, v, *given, items, epsilon)
     return q, k, v
 
 
 def features_backward(
     raw: Tensor,
+    rotary: Tensor | None,
     g_q: Tensor,
     g_k: Tensor,
     g_v: Tensor,
@@ -160,8 +166,9 @@ def features_backward(
     parts = torch.empty(programs, heads.learned, device=raw.device)
     if items:
         learned = (w is not None for w in weights)
-        kernel = _features("backward", heads, items, *learned, ROUND=feeds_small_product(out))
-        given = [raw if w is None else w for w in weights]
+        flags = dict(HAS_ROTARY=rotary is not None, ROUND=feeds_small_product(out))
+        kernel = _features("backward", heads, items, *learned, **flags)
+        given = [raw if x is None else x for x in (rotary, *weights)]
         outer = g_q.contiguous(), g_k.contiguous(), g_v.contiguous()
         kernel(raw, *outer, out, *given, parts, items, epsilon)
     return out, parts
