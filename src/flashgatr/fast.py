@@ -29,7 +29,7 @@ from .kernels.rows import from_rows, linear_plan, to_rows
 from .kernels.small_sets import SMALL_SAMPLE, enter, leave
 from .kernels.weights import Weights, prepare_together
 from .nn import EquiLinear
-from .nn.block import GATrBlock, Surroundings, run_in_turn
+from .nn.block import GATrBlock, Surroundings
 from .precision import full_precision, stream_dtype
 
 Rows = tuple[Tensor, Tensor]
@@ -167,25 +167,29 @@ class FastPath:
         linear_in: EquiLinear,
         linear_out: EquiLinear,
     ) -> tuple[Tensor, Tensor]:
-        """The network within its frame; `around` has the contexts of `run_in_turn`."""
+        """The network within its frame; `around` has the contexts of even and odd blocks."""
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
-        contexts = [
-            self._on_rows(context, fast.plan, dtype)
-            for context, fast in zip(around, self.blocks, strict=False)
-        ]
+        contexts = self._contexts(around, dtype)
         x = self._run_rows(to_rows(mv, s), contexts, linear_in, linear_out)
         return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
 
-    def _on_rows(self, around: Surroundings, plan: BlockPlan, dtype: torch.dtype) -> RowContext:
-        """The context for blocks with this plan."""
-        c = self.config
+    def _contexts(self, around: Sequence[Surroundings], dtype: torch.dtype) -> list[RowContext]:
+        """The contexts on rows. Rows are never moved: of two item axes, the kernels of odd blocks
+        attend over the first, across the rows.
+        """
+        c, first = self.config, around[0]
         rows = None
         if c.reinsert_mv_channels or c.reinsert_s_channels:
-            rows = to_rows(*around.reinsert).to(dtype)
-        reference = around.reference.expand(around.sets.shape).reshape(-1).contiguous()
-        rotary = _rotary(plan, around.sets, reference.device, dtype)
-        return RowContext(reference, rows, rotary, around.sets, around.attention_mask)
+            rows = to_rows(*first.reinsert).to(dtype)
+        reference = first.reference.expand(first.sets.shape).reshape(-1).contiguous()
+        contexts = []
+        for i, (given, fast) in enumerate(zip(around, self.blocks, strict=False)):
+            is_across = i > 0
+            rotary = _rotary(fast.plan, given.sets, is_across, reference.device, dtype)
+            rest = given.sets, given.attention_mask, is_across
+            contexts.append(RowContext(reference, rows, rotary, *rest))
+        return contexts
 
     def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
         """Whether kernels can also compute and apply the frames: for small plain sets on CUDA."""
@@ -212,7 +216,7 @@ class FastPath:
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
-        rotary = _rotary(self.blocks[0].plan, sets, mv.device, mv.dtype)
+        rotary = _rotary(self.blocks[0].plan, sets, False, mv.device, mv.dtype)
         context = RowContext(reference, None, rotary, sets, None)
         rows = self._run_rows(rows, [context], linear_in, linear_out)
         mv, s = leave(rows, center, c.out_mv_channels, c.out_s_channels)
@@ -239,7 +243,8 @@ class FastPath:
                 return checkpoint(block, *rows, use_reentrant=False)  # type: ignore[no-any-return]
             return block(*rows)
 
-        x, delta = run_in_turn(len(self.blocks), (x, delta), contexts, run, _swap)
+        for i in range(len(self.blocks)):
+            x, delta = run(i, (x, delta), contexts[i % len(contexts)])
         with full_precision(x.device):
             return self._last.run(x + delta, linear_out)
 
@@ -259,23 +264,15 @@ class FastPath:
         return prepare_together(groups, plans, dtype)
 
 
-def _rotary(plan: BlockPlan, sets: Sets, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """The table that rotates the scalars of all items, (T, S); None without rotary positions."""
+def _rotary(
+    plan: BlockPlan, sets: Sets, is_across: bool, device: torch.device, dtype: torch.dtype
+) -> Tensor | None:
+    """The table that rotates the scalars of all rows, (T, S); None without rotary positions."""
     if not plan.rotary_base:
         return None
     how = plan.heads.s, plan.rotary_base, stream_dtype(dtype)
-    table = rotary_table(sets.positions(device), *how)
-    return table.expand(*sets.shape, -1).reshape(-1, plan.heads.s)
-
-
-def _swap(rows: Rows, shape: tuple[int, ...]) -> Rows:
-    """Exchange the last two item axes of rows whose items have this shape."""
-    first, second = len(shape) - 2, len(shape) - 1
-
-    def swapped(x: Tensor) -> Tensor:
-        return x.unflatten(0, shape).transpose(first, second).flatten(0, second)  # type: ignore[no-any-return]
-
-    return swapped(rows[0]), swapped(rows[1])
+    table = rotary_table(sets.positions(device), *how).expand(*sets.shape, -1)
+    return (table.transpose(-3, -2) if is_across else table).reshape(-1, plan.heads.s)
 
 
 def parameters_of(layer: EquiLinear) -> list[Tensor]:

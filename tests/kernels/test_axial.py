@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from torch.autograd import gradcheck, gradgradcheck
 
 from flashgatr import AxialGATr
 from flashgatr.fast import plan_of
 from flashgatr.kernels.plan import read_plan
+from flashgatr.kernels.small_sets import small_attention
 from flashgatr.shortcuts import DIRECT_CALLS
 
 from .networks import (
@@ -64,6 +66,35 @@ def test_the_axes_of_an_axial_network_may_have_heads_of_different_width():
     net = make_net(AxialGATr, rotary=(True, False), attention_width=1)
     even, odd = (plan_of(block).heads.s for block in net.blocks)
     assert (even, odd) == (4, 8)
+
+
+@pytest.mark.parametrize("keys", [1, 2])
+@pytest.mark.parametrize(("items", "step"), [(4, 8), (4, 3), (3, 40), (32, 2), (1, 5), (16, 2)])
+def test_attention_across_rows_equals_attention_of_moved_rows(items, step, keys):
+    """To the bit, in the forward and in the backward pass."""
+
+    def moved(x):
+        return x.unflatten(0, (-1, items, step)).transpose(1, 2).flatten(0, 2)
+
+    total = 3 * items * step
+    given = [torch.randn(total, heads, width) for heads, width in ((2, 8), (keys, 8), (keys, 11))]
+    g, results = torch.randn(total, 2, 11), []
+    for across in (True, False):
+        own = [(x if across else moved(x)).clone().requires_grad_() for x in given]
+        out = small_attention(*own, items, step if across else 1, 0.3)
+        found = [out, *torch.autograd.grad(out, own, g if across else moved(g))]
+        results.append([moved(x) if across else x for x in found])
+    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
+
+
+def test_second_derivatives_of_attention_across_rows():
+    given = [torch.randn(12, h, w).double().requires_grad_() for h, w in ((2, 8), (1, 8), (1, 5))]
+
+    def attention(q, k, v):
+        return small_attention(q, k, v, 3, 2, 0.3)
+
+    assert gradcheck(attention, given, fast_mode=True)
+    assert gradgradcheck(attention, given, fast_mode=True)
 
 
 # ---- rotary positions ----

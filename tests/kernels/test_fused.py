@@ -167,7 +167,7 @@ def _error(found, exact, kind):
     return error / max(largest(exact[name]) for name in names)
 
 
-@pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head"])
+@pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head", "rotary multi-head"])
 def test_what_is_computed_again_is_the_same(name, monkeypatch):
     """With many items, the backward pass computes queries, keys and values again."""
     net = make_net(**VARIANTS[name])

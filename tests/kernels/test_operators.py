@@ -121,10 +121,12 @@ class _Parts:
         k = self.random(total, heads.keys, heads.features)
         v = self.random(total, heads.keys, heads.values)
         items = total // sets
-        return lambda q, k, v: small_attention(q, k, v, items, self.scale), [q, k, v]
+        return lambda q, k, v: small_attention(q, k, v, items, 1, self.scale), [q, k, v]
 
 
 TINY = dict(hidden_mv_channels=2, hidden_s_channels=3, attention_width=1, learned_weights="all")
+BLIND = dict(distance_aware=False, learned_weights="none")
+"""Queries and keys are linear in the projected rows."""
 OPERATORS = [
     "queries", "queries_with_rows", "linear", "update", "update_with_rows", "small_attention",
 ]  # fmt: skip
@@ -134,9 +136,9 @@ OPERATORS = [
     "options",
     [
         {}, dict(multi_query=False, **REINSERT), dict(distance_aware=False, norm_epsilon=1e3),
-        dict(rotary=True),
+        dict(rotary=True), dict(rotary=True, multi_query=False, **BLIND),
     ],
-    ids=["multi-query", "multi-head", "blind and clamped", "rotary"],
+    ids=["multi-query", "multi-head", "blind and clamped", "rotary", "rotary and blind"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", OPERATORS)
 def test_first_and_second_derivatives_of_an_operator(name, options):
@@ -156,6 +158,12 @@ def test_any_output_of_an_operator_may_be_left_out_of_a_loss(name, outputs):
         ) if x is not None]  # fmt: skip
         assert used
         assert gradcheck(lambda *x, call=call: call(*x)[0], tensors, fast_mode=True)
+
+
+def test_projected_rows_are_kept_only_if_the_backward_pass_reads_them():
+    for options, kept in (({}, 3), (dict(distance_aware=False), 3), (BLIND, 0)):
+        call, tensors = _Parts(**{**TINY, **options}).queries(keep=(6,))
+        assert len(call(*tensors)[0]) == kept, options
 
 
 def _operator_calls():
@@ -194,8 +202,8 @@ def _operator_calls():
             g_x, g_y, *map(torch.randn_like, (q, k, v)), y, stat, extra_0, parts.rotary, raw,
             maps, logs_0, parts.terms, text,
         ),
-        "small_attention": (q_grown, k_grown, v_grown, 2, 0.3),
-        "small_attention_backward": (q, k, v, outer, 2, 0.3),
+        "small_attention": (q_grown, k_grown, v_grown, 2, 1, 0.3),
+        "small_attention_backward": (q, k, v, outer, 2, 2, 0.3),
         "linear": (x_in.clone().requires_grad_(), matrix, own, one.text),
         "linear_backward": (g_out, x_in, matrix, one.text),
         "update": (x, attended, reference, *given, text, False),

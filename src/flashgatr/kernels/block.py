@@ -50,6 +50,27 @@ class RowContext(NamedTuple):
     """(T, S): cosines and sines of the items' rotary angles; see `functional.rotary`."""
     sets: Sets
     attention_mask: Tensor | None
+    is_across: bool = False
+    """Whether attention runs over the first of two item axes. Rows are ordered by the first axis,
+    then by the second; `sets` has the axes in the order second, first.
+    """
+
+    @property
+    def items(self) -> int:
+        """Items of each set (of plain sets), at least one."""
+        return max(self.sets.shape[-1], 1)
+
+    @property
+    def step(self) -> int:
+        """Rows from one item of a set to the next."""
+        return max(self.sets.shape[-2], 1) if self.is_across else 1
+
+    def by_set(self, x: Tensor) -> Tensor:
+        """A view of rows (T, H, D) in the order of the sets: (..., items, H, D)."""
+        if not self.is_across:
+            return x.unflatten(0, self.sets.shape)  # type: ignore[no-any-return]
+        *leading, second, first = self.sets.shape
+        return x.unflatten(0, (*leading, first, second)).transpose(-4, -3)  # type: ignore[no-any-return]
 
 
 def run_block(
@@ -73,7 +94,7 @@ def run_block(
         )  # fmt: skip
         if not is_watched(given):
             counts = len(first_maps), len(second_maps), len(logs), len(first)
-            facts = Facts(counts, terms, plan, max(context.sets.shape[-1], 1))
+            facts = Facts(counts, terms, plan, context.items, context.step)
             return BlockNode.apply(facts, *given)  # type: ignore[no-any-return, no-untyped-call]
     x, _, _, q, k, v, _ = queries(
         x, delta, context.reinsert, context.rotary, first_maps, first, logs, terms, plan
@@ -97,18 +118,40 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, context: RowContext, is_small: bool
 ) -> Tensor:
     """Attention of all items: (T, H·V)."""
-    sets = context.sets
+    sets, mask, is_across = context.sets, context.attention_mask, context.is_across
     if is_small:
-        out = small_attention(q, k, v, max(sets.shape[-1], 1), scale)
+        out = small_attention(q, k, v, context.items, context.step, scale)
+    elif is_across and sets.is_plain and mask is None and k.shape[1] == q.shape[1]:
+        out = _attend_folded(q, k, v, scale, sets.shape)
     else:
-        shape = sets.shape
         out = functional.attend(
-            q.unflatten(0, shape),
-            k.unflatten(0, shape),
-            v.unflatten(0, shape),
+            context.by_set(q),
+            context.by_set(k),
+            context.by_set(v),
             scale=scale,
             sets=sets,
             context_sets=sets,
-            attention_mask=context.attention_mask,
-        ).flatten(0, -3)
+            attention_mask=mask,
+        )
+        out = (out.transpose(-4, -3) if is_across else out).flatten(0, -3)
     return out.flatten(1)  # type: ignore[no-any-return]
+
+
+def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float, shape: tuple[int, ...]) -> Tensor:
+    """Attention over the first of two item axes without moving rows: (T, H, V).
+
+    The second axis is folded into the heads, which do not mix either: rows (T, H, D) are read as
+    (..., first, second · H, D). shape: that of the sets, (..., second, first).
+    """
+    *leading, second, first = shape
+    folded = [x.reshape(*leading, first, second * x.shape[1], x.shape[2]) for x in (q, k, v)]
+    out = functional.attend(
+        folded[0],
+        folded[1],
+        folded[2],
+        scale=scale,
+        sets=None,
+        context_sets=None,
+        attention_mask=None,
+    )
+    return out.reshape(*q.shape[:2], v.shape[2])

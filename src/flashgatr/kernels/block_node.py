@@ -37,6 +37,8 @@ class Facts(NamedTuple):
     plan: BlockPlan
     items: int
     """Items of each set."""
+    step: int
+    """Rows from one item of a set to the next."""
 
 
 def run(
@@ -53,7 +55,7 @@ def run(
     x, _, _, q, k, v, _ = queries(
         x, delta, extra, rotary, maps, first, logs, facts.terms, facts.plan
     )
-    attended = small_attention(q, k, v, facts.items, facts.plan.scale).flatten(1)
+    attended = small_attention(q, k, v, facts.items, facts.step, facts.plan.scale).flatten(1)
     x, _, _, delta, _, _ = update(x, attended, reference, more, second, facts.plan, True)
     return x, delta
 
@@ -78,7 +80,7 @@ class BlockNode(torch.autograd.Function):
             new, *saved, q, k, v, raw = queries.function(
                 x, delta, extra, rotary, maps, first, logs, facts.terms, facts.plan
             )
-            attended = small_attention.function(q, k, v, facts.items, facts.plan.scale)
+            attended = small_attention.function(q, k, v, facts.items, facts.step, facts.plan.scale)
         out, *rest = update.function(
             new, attended.flatten(1), reference, more, second, facts.plan, True
         )
@@ -111,7 +113,7 @@ class BlockNode(torch.autograd.Function):
                 facts.plan, needed,
             )  # fmt: skip
             of_attention = small_attention_backward.function(
-                q, k, v, g_attended.view(attended.shape), facts.items, facts.plan.scale
+                q, k, v, g_attended.view(attended.shape), facts.items, facts.step, facts.plan.scale
             )
             g_x, g_delta, g_extra, g_first, g_logs = queries_backward.function(
                 g_x, None, *of_attention, first_y, first_stat, extra, rotary, raw, maps, logs,

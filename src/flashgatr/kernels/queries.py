@@ -37,7 +37,7 @@ def queries(
     """x + delta; its normalised rows and their statistics; queries, keys and values; raw.
 
     Queries are (T, H, D), keys (T, 1 or H, D), values (T, 1 or H, V). `raw` are the projected
-    rows from which they were computed, or no rows if the backward pass is to recompute them.
+    rows from which they were computed, or no rows if the backward pass recomputes or ignores them.
     `extra` are the re-inserted rows, or None. `rotary` are the cosines and sines (T, S) that rotate
     the scalars of queries and keys (see `functional.rotary`), or None. `parameters` are those of
     the qkv map, then those of the re-inserted channels; `logs` are the logarithms of the learned
@@ -48,8 +48,16 @@ def queries(
         new, y, stat = be.norm(x, delta, plan.sizes, plan.norm_epsilon, delta.dtype)
         raw = _raw(y, extra, prepared, plan)
         q, k, v = be.features(raw, rotary, plan.heads, _named(terms, logs), plan.distance_epsilon)
-    kept = raw if y.shape[0] < be.RECOMPUTE else y.new_empty(0, raw.shape[1])
-    return new, y, stat, q, k, v, kept
+    is_kept = y.shape[0] < be.RECOMPUTE and _reads_raw(terms, plan)
+    return new, y, stat, q, k, v, raw if is_kept else y.new_empty(0, raw.shape[1])
+
+
+def _reads_raw(terms: str, plan: BlockPlan) -> bool:
+    """Whether the gradient of queries and keys depends on the projected rows.
+
+    Without distances and learned weights, they are linear in them.
+    """
+    return plan.heads.distance_aware or "a" in terms or "g" in terms
 
 
 def _raw(y: Tensor, extra: Tensor | None, prepared: Sequence[Tensor], plan: BlockPlan) -> Tensor:
@@ -71,7 +79,7 @@ def _named(terms: str, logs: Sequence[Tensor]) -> list[Tensor | None]:
 def _(a: Arguments) -> tuple[Tensor, ...]:
     items, device = a.x.shape[0], a.x.device.type
     q, k, v = (a.delta.new_empty(items, *shape) for shape in a.plan.heads.shapes)
-    kept = items if items < backend(a.x).RECOMPUTE else 0
+    kept = items if items < backend(a.x).RECOMPUTE and _reads_raw(a.terms, a.plan) else 0
     raw = a.delta.new_empty(kept, len(linear_plans(a.plan, device).qkv.outputs))
     return *normed_shapes(a.x, a.delta.dtype, a.plan), q, k, v, raw
 
@@ -104,7 +112,7 @@ def queries_backward(
     gradients = be.weight_gradients(used, y)
     g_extra = y.new_empty(0)
     with be.one_pass():
-        if raw.shape[0] != y.shape[0]:
+        if raw.shape[0] != y.shape[0] and _reads_raw(terms, plan):
             raw = _raw(y, extra, prepared, plan)
         g_raw, parts = be.features_backward(
             raw, rotary, g_q, g_k, g_v, plan.heads, _named(terms, logs), plan.distance_epsilon

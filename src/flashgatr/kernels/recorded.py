@@ -193,13 +193,14 @@ def _feature_order(heads: HeadLayout) -> tuple[int, ...]:
     )
 
 
-def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
-    """Attention within consecutive sets of `items` items."""
-    q, k, v = (x.unflatten(0, (-1, items)).transpose(1, 2) for x in (q, k, v))
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float) -> Tensor:
+    """Attention within sets of `items` items, `step` rows apart."""
+    # (groups, step, heads, items, features)
+    q, k, v = (x.unflatten(0, (-1, items, step)).permute(0, 2, 3, 1, 4) for x in (q, k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
     weights = (q.to(wide) @ k.to(wide).mT * scale).softmax(-1)
     out = (weights @ v.to(wide)).to(v.dtype)
-    return out.transpose(1, 2).flatten(0, 1)
+    return out.permute(0, 3, 1, 2, 4).flatten(0, 2)
 
 
 def leave_gradient(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:

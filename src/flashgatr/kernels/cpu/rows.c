@@ -526,7 +526,9 @@ KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double
   }
 }
 
-/* ---- attention within sets of N <= MOST consecutive items; units are whole sets ---- */
+/* ---- attention within sets of N <= MOST items ----
+
+The items of a set are `step` rows apart: N * step consecutive rows hold `step` sets, and units are whole ones. */
 
 /* out[i][j] = a[i] . b[j], for N rows of K numbers each */
 static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *out) {
@@ -603,35 +605,37 @@ static void softmax(n N, real scale, real *p) {
   }
 }
 
-KERNEL small_attention_forward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
+KERNEL small_attention_forward(n t0, n t1, n N, n step, n H, n HK, n D, n V, double scale, const real *restrict q,
                                const real *restrict k, const real *restrict v, real *restrict o) {
   real p[MOST * MOST];
+  const n R = step * H, RK = step * HK;
   for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
-    const n at = b * N * H + h, from = b * N * HK + h % HK;
-    all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
+    const n row = b / step * step * N + b % step, at = row * H + h, from = row * HK + h % HK;
+    all_dots(N, D, q + at * D, R * D, k + from * D, RK * D, p);
     softmax(N, scale, p);
-    combine(N, V, p, N, 1, v + from * V, HK * V, o + at * V, H * V, 0);
+    combine(N, V, p, N, 1, v + from * V, RK * V, o + at * V, R * V, 0);
   }
 }
 
-KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
+KERNEL small_attention_backward(n t0, n t1, n N, n step, n H, n HK, n D, n V, double scale, const real *restrict q,
                                 const real *restrict k, const real *restrict v, const real *restrict g,
                                 real *restrict gq, real *restrict gk, real *restrict gv) {
   real p[MOST * MOST], gp[MOST * MOST];
+  const n R = step * H, RK = step * HK;
   for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
-    const n at = b * N * H + h, from = b * N * HK + h % HK;
+    const n row = b / step * step * N + b % step, at = row * H + h, from = row * HK + h % HK;
     const int add = h >= HK; /* several query heads may share a key head */
-    all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
+    all_dots(N, D, q + at * D, R * D, k + from * D, RK * D, p);
     softmax(N, scale, p);
-    all_dots(N, V, g + at * V, H * V, v + from * V, HK * V, gp);
-    combine(N, V, p, 1, N, g + at * V, H * V, gv + from * V, HK * V, add);
+    all_dots(N, V, g + at * V, R * V, v + from * V, RK * V, gp);
+    combine(N, V, p, 1, N, g + at * V, R * V, gv + from * V, RK * V, add);
     for (n i = 0; i < N; i++) {
       real mean = 0;
       for (n j = 0; j < N; j++) mean += p[i * N + j] * gp[i * N + j];
       for (n j = 0; j < N; j++) gp[i * N + j] = p[i * N + j] * (gp[i * N + j] - mean) * (real)scale;
     }
-    combine(N, D, gp, N, 1, k + from * D, HK * D, gq + at * D, H * D, 0);
-    combine(N, D, gp, 1, N, q + at * D, H * D, gk + from * D, HK * D, add);
+    combine(N, D, gp, N, 1, k + from * D, RK * D, gq + at * D, R * D, 0);
+    combine(N, D, gp, 1, N, q + at * D, R * D, gk + from * D, RK * D, add);
   }
 }
 

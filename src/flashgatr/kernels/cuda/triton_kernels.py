@@ -368,14 +368,14 @@ def _logits(q, k, n, N, scale):
 
 @triton.jit(do_not_specialize=["N"])
 def small_attention_forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, N, scale,
+    q_ptr, k_ptr, v_ptr, o_ptr, N, step, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
-    """One head of one set of at most ITEMS items."""
+    """One head of one set of at most ITEMS items, `step` rows apart."""
     sample, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
-    t = (sample * N + n)[:, None]
+    t = ((sample // step * N + n) * step + sample % step)[:, None]
     row = (n < N)[:, None]
     shared = head % HK
     q = tl.load(q_ptr + (t * H + head) * D + d[None, :], mask=row & (d < D)[None, :], other=0.0)
@@ -391,14 +391,14 @@ def small_attention_forward(
 
 @triton.jit(do_not_specialize=["N"])
 def small_attention_backward(
-    q_ptr, k_ptr, v_ptr, go_ptr, gq_ptr, gk_ptr, gv_ptr, N, scale,
+    q_ptr, k_ptr, v_ptr, go_ptr, gq_ptr, gk_ptr, gv_ptr, N, step, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one key head of one set, and of all query heads that share it."""
     sample, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
-    t = (sample * N + n)[:, None]
+    t = ((sample // step * N + n) * step + sample % step)[:, None]
     row_d = (n < N)[:, None] & (d < D)[None, :]
     row_e = (n < N)[:, None] & (e < DV)[None, :]
     k = tl.load(k_ptr + (t * HK + shared) * D + d[None, :], mask=row_d, other=0.0).to(tl.float32)
