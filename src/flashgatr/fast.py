@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .batch import Sets
 from .config import GATrConfig
 from .functional import ACTIVATIONS
+from .functional.rotary import rotary_table
 from .kernels import paths
 from .kernels.backend import linear_plans
 from .kernels.block import RowBlock, RowContext, run_block
@@ -29,7 +30,7 @@ from .kernels.rows import LinearPlan, from_rows, linear_plan, to_rows
 from .kernels.small_sets import SMALL_SAMPLE, enter, leave
 from .kernels.weights import Weights, prepare_together
 from .nn import EquiLinear, GeoMLP, SelfAttention
-from .nn.block import GATrBlock, Surroundings, run_in_turn
+from .nn.block import GATrBlock, Surroundings
 from .precision import full_precision, stream_dtype
 from .recomputation import recomputed
 
@@ -153,8 +154,6 @@ class FastPath:
         self, mv: Tensor, linear_in: nn.Module, blocks: nn.ModuleList, linear_out: nn.Module
     ) -> str | None:
         """Why the kernels cannot run these modules on this input; None if they can."""
-        if self.config.rotary not in (False, (False, False)):
-            return "the fused kernels have no rotary positions"
         if blocks.training and self.config.dropout:
             return "the fused kernels have no dropout"
         if len(self.blocks) != len(blocks):
@@ -167,7 +166,8 @@ class FastPath:
         for layer, ours in ((linear_in, self._first), (linear_out, self._last)):
             if found := _misfit(layer, ours.plan):
                 return found
-        return paths.obstacle(mv, linear_in.weight, self.blocks[0].plan.heads.features)
+        features = max(fast.plan.heads.features for fast in self.blocks)
+        return paths.obstacle(mv, linear_in.weight, features)
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -189,21 +189,29 @@ class FastPath:
         linear_in: EquiLinear,
         linear_out: EquiLinear,
     ) -> tuple[Tensor, Tensor]:
-        """The network within its frame; `around` has the contexts of `run_in_turn`."""
+        """The network within its frame; `around` has the contexts of even and odd blocks."""
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
-        contexts = [self._on_rows(context, dtype) for context in around]
+        contexts = self._contexts(around, dtype)
         x = self._run_rows(to_rows(mv, s), contexts, linear_in, linear_out)
         return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
 
-    def _on_rows(self, around: Surroundings, dtype: torch.dtype) -> RowContext:
-        c = self.config
+    def _contexts(self, around: Sequence[Surroundings], dtype: torch.dtype) -> list[RowContext]:
+        """The contexts on rows. Rows are never moved: of two item axes, the kernels of odd blocks
+        attend over the first, across the rows.
+        """
+        c, first = self.config, around[0]
         rows = None
         if c.reinsert_mv_channels or c.reinsert_s_channels:
-            rows = to_rows(*around.reinsert).to(dtype)
-        reference = around.reference.expand(around.sets.shape).reshape(-1).contiguous()
-        sets, mask = around.sets, around.attention_mask
-        return RowContext(reference, rows, sets, mask, around.recompute)
+            rows = to_rows(*first.reinsert).to(dtype)
+        reference = first.reference.expand(first.sets.shape).reshape(-1).contiguous()
+        contexts = []
+        for i, (given, fast) in enumerate(zip(around, self.blocks, strict=False)):
+            across = first.sets.shape if i else None
+            rotary = _rotary(fast.plan, given.sets, across, reference.device, dtype)
+            rest = given.sets, given.attention_mask, given.recompute, across
+            contexts.append(RowContext(reference, rows, rotary, *rest))
+        return contexts
 
     def takes_ends(self, mv: Tensor, s: Tensor, sets: Sets) -> bool:
         """Whether kernels can also compute and apply the frames: for small plain sets on CUDA."""
@@ -230,7 +238,8 @@ class FastPath:
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
         rows, center, mean = enter(mv, s)
         reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
-        context = RowContext(reference, None, sets, None, c.recomputed_half)
+        rotary = _rotary(self.blocks[0].plan, sets, None, mv.device, mv.dtype)
+        context = RowContext(reference, None, rotary, sets, None, c.recomputed_half)
         rows = self._run_rows(rows, [context], linear_in, linear_out)
         mv, s = leave(rows, center, c.out_mv_channels, c.out_s_channels)
         return mv.unflatten(0, shape), s.unflatten(0, shape)
@@ -254,7 +263,8 @@ class FastPath:
 
             return recomputed(self.config.checkpoint is True, block, *rows)
 
-        x, delta = run_in_turn(len(self.blocks), (x, delta), contexts, run, _swap)
+        for i in range(len(self.blocks)):
+            x, delta = run(i, (x, delta), contexts[i % len(contexts)])
         with full_precision(x.device):
             return self._last.run(x + delta, linear_out)
 
@@ -274,14 +284,25 @@ class FastPath:
         return prepare_together(groups, plans, dtype)
 
 
-def _swap(rows: Rows, shape: tuple[int, ...], _: tuple[int, ...]) -> Rows:
-    """Exchange the last two item axes of rows whose items have this shape; rows have one axis."""
-    first, second = len(shape) - 2, len(shape) - 1
+def _rotary(
+    plan: BlockPlan,
+    sets: Sets,
+    across: tuple[int, ...] | None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor | None:
+    """The table that rotates the scalars of all rows, (T, S); None without rotary positions.
 
-    def swapped(x: Tensor) -> Tensor:
-        return x.unflatten(0, shape).transpose(first, second).flatten(0, second)  # type: ignore[no-any-return]
-
-    return swapped(rows[0]), swapped(rows[1])
+    across: see `RowContext`.
+    """
+    if not plan.rotary_base:
+        return None
+    how = plan.heads.s, plan.rotary_base, stream_dtype(dtype)
+    table = rotary_table(sets.positions(device), *how).expand(*sets.shape, -1)
+    if across is not None:
+        *leading, first, second = across
+        table = table.reshape(*leading, second, first, plan.heads.s).transpose(-3, -2)
+    return table.reshape(-1, plan.heads.s)
 
 
 def parameters_of(layer: EquiLinear) -> list[Tensor]:
@@ -306,6 +327,7 @@ def plan_of(block: GATrBlock) -> BlockPlan:
         not attention.multi_query,
         block.norm.epsilon,
         attention.attention.epsilon,
+        attention.rotary_base or 0.0,
     )
 
 

@@ -19,6 +19,7 @@ from flashgatr.experiments import bench, cli, results
 from flashgatr.experiments.bench import (
     artery_ragged,
     cpu_step,
+    kuka_step,
     nbody_figure,
     numerics,
     operators,
@@ -147,6 +148,14 @@ def test_ragged_steps_train_on_other_meshes_every_time():
     measured = seen[-4:]
     assert len({tuple(sizes) for sizes in measured}) == 4
     assert all(len(sizes) == 3 and all(20 <= n < 90 for n in sizes) for sizes in measured)
+
+
+@pytest.mark.parametrize("model", kuka_step.MODELS)
+@pytest.mark.parametrize("mode", kuka_step.BATCH)
+def test_axial_networks_are_measured_in_both_modes(model, mode):
+    make = partial(kuka_step.MODELS[model], CPU)
+    found = kuka_step.measure(make, mode, (1, 3, 2), graph=False, compiled=False)
+    assert found.metrics["time"] > 0
 
 
 def test_the_faster_mode_of_a_size_counts(here, monkeypatch):

@@ -65,6 +65,11 @@ VARIANTS = {
     "other epsilons": dict(norm_epsilon=2.0, distance_epsilon=0.5),
     "always clamped": dict(norm_epsilon=1e3),
     "eval with dropout": dict(dropout=0.5),
+    "rotary": dict(rotary=True),
+    "rotary multi-head": dict(rotary=True, multi_query=False, learned_weights="all"),
+    "rotary reinsert": dict(REINSERT, rotary=True, distance_aware=False, rotary_base=50.0),
+    "rotary odd channels": dict(ODD, rotary=True, num_heads=1, learned_weights="all"),
+    "rotary checkpoint": dict(rotary=True, checkpoint=True),
 }
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
 

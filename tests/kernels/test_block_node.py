@@ -29,7 +29,7 @@ def _nodes(result):
     return sum("BlockNode" in type(node).__name__ for node in seen)
 
 
-@pytest.mark.parametrize("name", ["default", "all learned weights", "reinsert mv and s multi-head"])
+@pytest.mark.parametrize("name", ["default", "rotary multi-head", "reinsert mv and s multi-head"])
 @pytest.mark.parametrize("shape", [(7, 5), (70, 4), (20, 16)], ids=str)
 def test_a_block_on_small_sets_is_one_node_and_gives_the_same_bits(name, shape, monkeypatch):
     net = make_net(dtype=torch.float32, **VARIANTS[name])
@@ -118,7 +118,7 @@ def test_what_a_block_saved_is_let_go_after_the_backward_pass():
     with pytest.MonkeyPatch.context() as patch:
 
         def watched(ctx, *given):
-            alive.extend(weakref.ref(x) for x in given[5:17] if not x.requires_grad)
+            alive.extend(weakref.ref(x) for x in given[6:18] if not x.requires_grad)
             return prepare(ctx, *given)
 
         patch.setattr(block_node.BlockNode, "forward", staticmethod(watched))

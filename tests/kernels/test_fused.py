@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashgatr import AxialGATr
 from flashgatr.algebra import BLADES
 from flashgatr.kernels import cpu
 from flashgatr.kernels.paths import plain_kernels
@@ -132,40 +131,13 @@ def test_one_output_alone_can_be_differentiated(kind):
     assert_equal(*results)
 
 
-AXIAL_OPTIONS = {
-    "default": {},
-    "multi-head": dict(multi_query=False, learned_weights="all"),
-    "reinsert": REINSERT,
-    "checkpoint": dict(checkpoint=True),
-    "blind": dict(distance_aware=False, attention_width=1),
-}
-AXIAL_GIVEN = {
-    "": lambda: {},
-    "padded": lambda: dict(mask=boolean(2, 3, 4)),
-    "masks": lambda: dict(attention_mask=(boolean(3, 3), None)),
-    "additive masks": lambda: dict(attention_mask=(None, additive(4, 4))),
-    "references": lambda: dict(join_reference=additive(2, 16).requires_grad_()),
-}
-
-
-@pytest.mark.parametrize("given", AXIAL_GIVEN)
-@pytest.mark.parametrize("name", AXIAL_OPTIONS)
-def test_axial_networks_equal_their_plain_layers(name, given):
-    net = make_net(AxialGATr, num_blocks=3, **AXIAL_OPTIONS[name])
-    assert_fused_is_plain(net, *make_data(net, 2, 3, 4), **AXIAL_GIVEN[given]())
-
-
-@pytest.mark.parametrize("shape", [(40, 3), (3, 40), (0, 3), (3, 0), (1, 1)])
-def test_axial_sets_of_every_size_equal_the_plain_layers(shape):
-    net = make_net(AxialGATr)
-    assert_fused_is_plain(net, *make_data(net, *shape))
-
-
 # ---- rounding ----
 
 
 @pytest.mark.parametrize("items", [5, 40])
-@pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head", "odd channels"])
+@pytest.mark.parametrize(
+    "name", ["default", "reinsert mv and s multi-head", "odd channels", "rotary"]
+)
 def test_float32_rounds_at_most_twice_as_much_as_the_plain_layers(name, items):
     """Compare the largest errors of all outputs, and of the whole gradient.
 
@@ -195,7 +167,7 @@ def _error(found, exact, kind):
     return error / max(largest(exact[name]) for name in names)
 
 
-@pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head"])
+@pytest.mark.parametrize("name", ["default", "reinsert mv and s multi-head", "rotary multi-head"])
 def test_what_is_computed_again_is_the_same(name, monkeypatch):
     """With many items, the backward pass computes queries, keys and values again."""
     net = make_net(**VARIANTS[name])
@@ -240,6 +212,9 @@ def _force_matching(net, mv, s, **given):
         ("checkpoint mlp", (2, 4), {}),
         ("other epsilons", (2, 4), {}),
         ("always clamped", (2, 4), {}),
+        ("rotary", (2, 4), {}),
+        ("rotary multi-head", (40,), {}),
+        ("rotary odd channels", (7,), dict(offsets=torch.tensor([0, 3, 7]))),
         ("default", (3, 5), dict(mask=MASK)),
         ("default", (7,), dict(offsets=torch.tensor([0, 3, 7]))),
         ("default", (40,), {}),

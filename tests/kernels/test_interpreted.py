@@ -12,6 +12,7 @@ INTERPRETED = """
 import sys, torch
 sys.path.insert(0, {folder!r})
 from tests.kernels import networks as laws
+from flashgatr import AxialGATr
 from flashgatr.batch import Sets
 from flashgatr.kernels import backend, cuda, plan
 from flashgatr.kernels.rows import from_rows, to_rows
@@ -23,6 +24,7 @@ variants = (
     dict(laws.REINSERT, multi_query=False, learned_weights="all"),
     dict(laws.ODD, distance_aware=False, activation="sigmoid"),
     dict(laws.NO_SCALARS, activation="relu"),
+    dict(laws.REINSERT, rotary=True, learned_weights="all", hidden_s_channels=10),
 )
 for options in variants:
     torch.manual_seed(0)
@@ -31,6 +33,13 @@ for options in variants:
         mv, s = laws.make_data(net, 2, items, dtype=torch.float32)
         found, expected = (laws.results_of(net, mv, s, plain=plain) for plain in (False, True))
         laws.assert_equal(found, expected, 1e-4)
+
+torch.manual_seed(0)
+net = laws.make_net(AxialGATr, torch.float32, rotary=(True, False), multi_query=False)
+for shape in ((3, 4), (11, 2)):
+    mv, s = laws.make_data(net, *shape, dtype=torch.float32)
+    found, expected = (laws.results_of(net, mv, s, plain=plain) for plain in (False, True))
+    laws.assert_equal(found, expected, 1e-4)
 
 for c, channels in ((2, 1), (3, 0), (1, 7)):  # the ends of a network, which run on CUDA alone
     mv, s = torch.randn(4, 5, c, 16), torch.randn(4, 5, channels)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,17 @@ def test_an_intact_library_is_not_built_again(cache, loaded, monkeypatch):
     loaded.clear()
     assert _load() is not None
     assert loaded == whole
+
+
+def test_a_relative_cache_folder_is_ignored(tmp_path, monkeypatch):
+    """As the XDG base directory specification demands: it would be a folder in every project."""
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setattr(Path, "home", lambda: home)
+    for given in ("cache", "./cache", ""):
+        monkeypatch.setenv("XDG_CACHE_HOME", given)
+        assert c_library._cache_folder() == home / ".cache" / "flashgatr"
+    assert [x.name for x in tmp_path.iterdir()] == ["home"]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    assert c_library._cache_folder() == tmp_path / "mine" / "flashgatr"

@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 
-from flashgatr import AxialGATr
 from flashgatr.algebra import BLADES
 from flashgatr.fast import plan_of
 from flashgatr.kernels import paths
@@ -38,13 +37,6 @@ def _assert_served(net, why, *items, context=contextlib.nullcontext, dtype=torch
     loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in net.parameters())
     assert net.linear_in.weight.grad.abs().sum() > 0
-
-
-def test_rotary_positions_are_an_obstacle():
-    _assert_served(make_net(rotary=True, dtype=torch.float32), "rotary", 3, 5)
-    _assert_served(make_net(AxialGATr, rotary=(True, False), dtype=torch.float32), "rotary", 3, 5)
-    net = make_net(AxialGATr, rotary=(False, False), dtype=torch.float32)
-    assert net.obstacle(torch.zeros(1)) is None
 
 
 def test_dropout_is_an_obstacle_to_training_alone():

@@ -6,6 +6,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from flashgatr.algebra import BLADES
 from flashgatr.fast import parameters_of, plan_of
+from flashgatr.functional.rotary import rotary_table
 from flashgatr.kernels import rows
 from flashgatr.kernels.backend import linear_plans
 from flashgatr.kernels.linear import linear
@@ -44,6 +45,10 @@ class _Parts:
         self.reference = self.random(items)
         extra = Sizes(plan.reinsert_mv, plan.reinsert_s).width
         self.extra = self.random(items, extra) if extra else None
+        self.rotary = None
+        if plan.rotary_base:
+            channels = self.heads.s
+            self.rotary = rotary_table(torch.arange(items), channels, plan.rotary_base, dtype)
 
     def random(self, *shape):
         return torch.randn(shape, dtype=self.dtype)
@@ -76,8 +81,8 @@ class _Parts:
             used = [1, 5] if reinserts else [1]
             parameters = [p for i in used for p in groups[i]]
             maps = [prepared[i] for i in used]
-            given = x, delta, extra, maps, parameters, list(rest[:logs]), self.terms, self.plan
-            found = queries(*given)
+            given = maps, parameters, list(rest[:logs]), self.terms, self.plan
+            found = queries(x, delta, extra, self.rotary, *given)
             return tuple(found[i] for i in keep)
 
         call, parameters = self.with_parameters([1, 5] if reinserts else [1], call)
@@ -116,10 +121,12 @@ class _Parts:
         k = self.random(total, heads.keys, heads.features)
         v = self.random(total, heads.keys, heads.values)
         items = total // sets
-        return lambda q, k, v: small_attention(q, k, v, items, self.scale), [q, k, v]
+        return lambda q, k, v: small_attention(q, k, v, items, 1, self.scale), [q, k, v]
 
 
 TINY = dict(hidden_mv_channels=2, hidden_s_channels=3, attention_width=1, learned_weights="all")
+BLIND = dict(distance_aware=False, learned_weights="none")
+"""Queries and keys are linear in the projected rows."""
 OPERATORS = [
     "queries", "queries_with_rows", "linear", "update", "update_with_rows", "small_attention",
 ]  # fmt: skip
@@ -127,9 +134,12 @@ OPERATORS = [
 
 @pytest.mark.parametrize(
     "options",
-    [{}, dict(multi_query=False, **REINSERT), dict(distance_aware=False, norm_epsilon=1e3)],
-    ids=["multi-query", "multi-head", "blind and clamped"],
-)
+    [
+        {}, dict(multi_query=False, **REINSERT), dict(distance_aware=False, norm_epsilon=1e3),
+        dict(rotary=True), dict(rotary=True, multi_query=False, **BLIND),
+    ],
+    ids=["multi-query", "multi-head", "blind and clamped", "rotary", "rotary and blind"],
+)  # fmt: skip
 @pytest.mark.parametrize("name", OPERATORS)
 def test_first_and_second_derivatives_of_an_operator(name, options):
     call, tensors = getattr(_Parts(**{**TINY, **options}), name)()
@@ -150,9 +160,15 @@ def test_any_output_of_an_operator_may_be_left_out_of_a_loss(name, outputs):
         assert gradcheck(lambda *x, call=call: call(*x)[0], tensors, fast_mode=True)
 
 
+def test_projected_rows_are_kept_only_if_the_backward_pass_reads_them():
+    for options, kept in (({}, 3), (dict(distance_aware=False), 3), (BLIND, 0)):
+        call, tensors = _Parts(**{**TINY, **options}).queries(keep=(6,))
+        assert len(call(*tensors)[0]) == kept, options
+
+
 def _operator_calls():
     """Every operator that runs on a CPU, with arguments."""
-    parts = _Parts(items=4, dtype=torch.float32, **{**TINY, **REINSERT})
+    parts = _Parts(items=4, dtype=torch.float32, **{**TINY, **REINSERT}, rotary=True)
     heads, plan, text, dtype = parts.heads, parts.plan, parts.plan.text, parts.dtype
     prepared = parts.prepared(parts.groups)
     groups = [[p.clone().requires_grad_() for p in group] for group in parts.groups]
@@ -163,7 +179,8 @@ def _operator_calls():
     )
     logs = [x.clone().requires_grad_() for x in parts.logs]
     first, second = [1, 5], [0, 2, 3, 4]
-    theirs = extra, [prepared[i] for i in first], [p for i in first for p in groups[i]], logs
+    maps, own = [prepared[i] for i in first], [p for i in first for p in groups[i]]
+    theirs = extra, parts.rotary, maps, own, logs
     given = [prepared[i] for i in second], [p for i in second for p in groups[i]]
     with torch.no_grad():
         _, y, stat, q, k, v, raw = queries(x, delta, *theirs, parts.terms, plan)
@@ -182,11 +199,11 @@ def _operator_calls():
         "prepare": (flat, text, dtype),
         "queries": (x, delta, *theirs, parts.terms, text),
         "queries_backward": (
-            g_x, g_y, *map(torch.randn_like, (q, k, v)), y, stat, extra_0, raw, theirs[1], logs_0,
-            parts.terms, text,
+            g_x, g_y, *map(torch.randn_like, (q, k, v)), y, stat, extra_0, parts.rotary, raw,
+            maps, logs_0, parts.terms, text,
         ),
-        "small_attention": (q_grown, k_grown, v_grown, 2, 0.3),
-        "small_attention_backward": (q, k, v, outer, 2, 0.3),
+        "small_attention": (q_grown, k_grown, v_grown, 2, 1, 0.3),
+        "small_attention_backward": (q, k, v, outer, 2, 2, 0.3),
         "linear": (x_in.clone().requires_grad_(), matrix, own, one.text),
         "linear_backward": (g_out, x_in, matrix, one.text),
         "update": (x, attended, reference, *given, text, False),

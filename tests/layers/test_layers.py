@@ -1,6 +1,5 @@
 """Laws of the layers: symmetry, gradients, initialisation, reference values."""
 
-
 import pytest
 import torch
 from torch.autograd import gradcheck

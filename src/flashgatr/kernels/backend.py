@@ -79,18 +79,19 @@ class Backend(Protocol):
         delta_dtype: torch.dtype, *, always: bool = True,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def features(
-        self, raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
+        self, raw: Tensor, rotary: Tensor | None, heads: HeadLayout, weights: list[Tensor | None],
+        epsilon: float,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
     def features_backward(
-        self, raw: Tensor, g_q: Tensor, g_k: Tensor, g_v: Tensor, heads: HeadLayout,
-        weights: list[Tensor | None], epsilon: float,
+        self, raw: Tensor, rotary: Tensor | None, g_q: Tensor, g_k: Tensor, g_v: Tensor,
+        heads: HeadLayout, weights: list[Tensor | None], epsilon: float,
     ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
     def summed(self, parts: Tensor) -> Tensor: ...
     def small_attention(
-        self, q: Tensor, k: Tensor, v: Tensor, items: int, scale: float
+        self, q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float
     ) -> Tensor: ...
     def small_attention_backward(
-        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, step: int, scale: float
     ) -> tuple[Tensor, Tensor, Tensor]: ...
     def bilinear(self, p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor: ...
     def bilinear_backward(

@@ -47,10 +47,40 @@ class RowContext(NamedTuple):
     """(T): the e123 component of the join's reference."""
     reinsert: Tensor | None
     """Rows of the input channels that are re-inserted into queries and keys."""
+    rotary: Tensor | None
+    """(T, S): cosines and sines of the items' rotary angles; see `functional.rotary`."""
     sets: Sets
     attention_mask: Tensor | None
     recompute: str | None = None
     """"attention": the backward pass computes queries and attention again; "mlp": `update`."""
+    across: tuple[int, ...] | None = None
+    """If attention runs over the first of two item axes: the shape (..., first, second) of the
+    items in the order of the rows. The items of `sets` are ordered by the second axis first.
+    """
+
+    @property
+    def items(self) -> int:
+        """Items of each set (of plain sets), at least one."""
+        return max(self.sets.shape[-1], 1)
+
+    @property
+    def step(self) -> int:
+        """Rows from one item of a set to the next."""
+        return 1 if self.across is None else max(self.across[-1], 1)
+
+    def by_set(self, x: Tensor) -> Tensor:
+        """Rows (T, H, D) in the order of the sets: (..., items, H, D)."""
+        if self.across is None:
+            return x.unflatten(0, self.sets.shape)  # type: ignore[no-any-return]
+        swapped = x.unflatten(0, self.across).transpose(-4, -3)
+        return swapped.reshape(*self.sets.shape, *x.shape[1:])  # a view unless sets are packed
+
+    def by_row(self, x: Tensor) -> Tensor:
+        """The inverse of `by_set`."""
+        if self.across is not None:
+            *leading, first, second = self.across
+            x = x.reshape(*leading, second, first, *x.shape[-2:]).transpose(-4, -3)
+        return x.flatten(0, -3)
 
 
 def run_block(
@@ -70,17 +100,17 @@ def run_block(
     may_be_node = is_small and x.shape[0] <= MOST_ROWS and context.recompute is None
     if may_be_node and torch.is_grad_enabled() and BLOCK_NODE.is_on:
         given = (
-            x, delta, context.reference, context.reinsert,
+            x, delta, context.reference, context.reinsert, context.rotary,
             *first_maps, *second_maps, *logs, *first, *second,
         )  # fmt: skip
         if not is_watched(given):
             counts = len(first_maps), len(second_maps), len(logs), len(first)
-            facts = Facts(counts, terms, plan, max(context.sets.shape[-1], 1))
+            facts = Facts(counts, terms, plan, context.items, context.step)
             return BlockNode.apply(facts, *given)  # type: ignore[no-any-return, no-untyped-call]
 
     def attention(x: Tensor, delta: Tensor) -> tuple[Tensor, Tensor]:
         new, _, _, q, k, v, _ = queries(
-            x, delta, context.reinsert, first_maps, first, logs, terms, plan
+            x, delta, context.reinsert, context.rotary, first_maps, first, logs, terms, plan
         )
         return new, _attend(q, k, v, plan.scale, context, is_small)
 
@@ -106,18 +136,40 @@ def _attend(
     q: Tensor, k: Tensor, v: Tensor, scale: float, context: RowContext, is_small: bool
 ) -> Tensor:
     """Attention of all items: (T, H·V)."""
-    sets = context.sets
+    sets, mask, across = context.sets, context.attention_mask, context.across
     if is_small:
-        out = small_attention(q, k, v, max(sets.shape[-1], 1), scale)
+        out = small_attention(q, k, v, context.items, context.step, scale)
+    elif across and sets.is_plain and mask is None and k.shape[1] == q.shape[1]:
+        out = _attend_folded(q, k, v, scale, across)
     else:
-        shape = sets.shape
         out = functional.attend(
-            q.unflatten(0, shape),
-            k.unflatten(0, shape),
-            v.unflatten(0, shape),
+            context.by_set(q),
+            context.by_set(k),
+            context.by_set(v),
             scale=scale,
             sets=sets,
             context_sets=sets,
-            attention_mask=context.attention_mask,
-        ).flatten(0, -3)
+            attention_mask=mask,
+        )
+        out = context.by_row(out)
     return out.flatten(1)  # type: ignore[no-any-return]
+
+
+def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float, shape: tuple[int, ...]) -> Tensor:
+    """Attention over the first of two item axes without moving rows: (T, H, V).
+
+    The second axis is folded into the heads, which do not mix either: rows (T, H, D) are read as
+    (..., first, second · H, D). shape: (..., first, second).
+    """
+    *leading, first, second = shape
+    folded = [x.reshape(*leading, first, second * x.shape[1], x.shape[2]) for x in (q, k, v)]
+    out = functional.attend(
+        folded[0],
+        folded[1],
+        folded[2],
+        scale=scale,
+        sets=None,
+        context_sets=None,
+        attention_mask=None,
+    )
+    return out.reshape(*q.shape[:2], v.shape[2])

@@ -37,15 +37,25 @@ class Facts(NamedTuple):
     plan: BlockPlan
     items: int
     """Items of each set."""
+    step: int
+    """Rows from one item of a set to the next."""
 
 
 def run(
-    facts: Facts, x: Tensor, delta: Tensor, reference: Tensor, extra: Tensor | None, *flat: Tensor
+    facts: Facts,
+    x: Tensor,
+    delta: Tensor,
+    reference: Tensor,
+    extra: Tensor | None,
+    rotary: Tensor | None,
+    *flat: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The block, operator by operator. flat: the tensors that `counts` describes."""
     maps, more, logs, first, second = _split(facts, flat)
-    x, _, _, q, k, v, _ = queries(x, delta, extra, maps, first, logs, facts.terms, facts.plan)
-    attended = small_attention(q, k, v, facts.items, facts.plan.scale).flatten(1)
+    x, _, _, q, k, v, _ = queries(
+        x, delta, extra, rotary, maps, first, logs, facts.terms, facts.plan
+    )
+    attended = small_attention(q, k, v, facts.items, facts.step, facts.plan.scale).flatten(1)
     x, _, _, delta, _, _ = update(x, attended, reference, more, second, facts.plan, True)
     return x, delta
 
@@ -63,30 +73,30 @@ class BlockNode(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
-        ctx.facts, x, delta, reference, extra, *flat = given
+        ctx.facts, x, delta, reference, extra, rotary, *flat = given
         facts: Facts = ctx.facts
         maps, more, logs, first, second = _split(facts, flat)
         with backend(x).one_pass():
             new, *saved, q, k, v, raw = queries.function(
-                x, delta, extra, maps, first, logs, facts.terms, facts.plan
+                x, delta, extra, rotary, maps, first, logs, facts.terms, facts.plan
             )
-            attended = small_attention.function(q, k, v, facts.items, facts.plan.scale)
+            attended = small_attention.function(q, k, v, facts.items, facts.step, facts.plan.scale)
         out, *rest = update.function(
             new, attended.flatten(1), reference, more, second, facts.plan, True
         )
         y, stat, last, projected, wide = rest
         made = *saved, q, k, v, raw, attended, y, stat, projected, wide
-        ctx.save_for_backward(x, delta, reference, extra, *flat, *made)
+        ctx.save_for_backward(x, delta, reference, extra, rotary, *flat, *made)
         ctx.set_materialize_grads(False)
         return out, last
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor | None) -> Any:
         facts: Facts = ctx.facts
-        x, delta, reference, extra, *rest = ctx.saved_tensors
+        x, delta, reference, extra, rotary, *rest = ctx.saved_tensors
         flat, made = rest[:-_MADE], rest[-_MADE:]
         if recorded.is_wanted(*outer):
-            inputs = [x, delta, reference, extra, *flat]
+            inputs = [x, delta, reference, extra, rotary, *flat]
             return (
                 None,
                 *recorded.gradients(lambda *given: run(facts, *given), inputs, list(outer)),
@@ -103,15 +113,15 @@ class BlockNode(torch.autograd.Function):
                 facts.plan, needed,
             )  # fmt: skip
             of_attention = small_attention_backward.function(
-                q, k, v, g_attended.view(attended.shape), facts.items, facts.plan.scale
+                q, k, v, g_attended.view(attended.shape), facts.items, facts.step, facts.plan.scale
             )
             g_x, g_delta, g_extra, g_first, g_logs = queries_backward.function(
-                g_x, None, *of_attention, first_y, first_stat, extra, raw, maps, logs, facts.terms,
-                facts.plan,
+                g_x, None, *of_attention, first_y, first_stat, extra, rotary, raw, maps, logs,
+                facts.terms, facts.plan,
             )  # fmt: skip
         return (
             None, g_x, g_delta if g_delta.numel() else g_x.to(delta.dtype),
-            g_reference if needed else None, None if extra is None else g_extra,
+            g_reference if needed else None, None if extra is None else g_extra, None,
             *[None] * (len(maps) + len(more)),
             *log_gradients(g_logs, logs, facts.terms, facts.plan),
             *per_parameter(g_first, first), *per_parameter(g_second, second),

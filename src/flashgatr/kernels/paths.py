@@ -1,7 +1,7 @@
 """Which implementation runs: the fused kernels, or the plain layers of `nn`.
 
 The fused kernels run wherever possible. The plain layers run for what the kernels do not support
-(rotary positions, dropout in training, transforms of torch.func), on devices without kernels, and
+(dropout in training, transforms of torch.func), on devices without kernels, and
 within `plain_kernels()`.
 """
 

@@ -99,6 +99,8 @@ class BlockPlan:
     """Whether re-inserted channels are added to the values, too."""
     norm_epsilon: float
     distance_epsilon: float
+    rotary_base: float
+    """Of the rotary positions; 0 without them."""
     text: str = field(init=False, repr=False)
     sizes: Sizes = field(init=False, repr=False)
     wide: Sizes = field(init=False, repr=False)
@@ -135,7 +137,9 @@ class BlockPlan:
 _FIELDS = (
     "mv", "s", "queries", "keys", "head_mv", "head_s", "distance_aware", "activation",
     "reinsert_mv", "reinsert_s", "reinsert_values", "norm_epsilon", "distance_epsilon",
+    "rotary_base",
 )  # fmt: skip
+_REALS = ("norm_epsilon", "distance_epsilon", "rotary_base")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,8 +147,7 @@ def block_plan(*values: float) -> BlockPlan:
     """The plan with these values, in the order of `BlockPlan`'s fields."""
     given: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
     for name in _FIELDS:
-        if not name.endswith("epsilon"):
-            given[name] = int(given[name])
+        given[name] = (float if name in _REALS else int)(given[name])
     given["distance_aware"] = bool(given["distance_aware"])
     given["reinsert_values"] = bool(given["reinsert_values"])
     return BlockPlan(**given)

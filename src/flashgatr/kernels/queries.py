@@ -27,6 +27,7 @@ def queries(
     x: Tensor,
     delta: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     prepared: Sequence[Tensor],
     parameters: Sequence[Tensor],
     logs: Sequence[Tensor],
@@ -36,17 +37,27 @@ def queries(
     """x + delta; its normalised rows and their statistics; queries, keys and values; raw.
 
     Queries are (T, H, D), keys (T, 1 or H, D), values (T, 1 or H, V). `raw` are the projected
-    rows from which they were computed, or no rows if the backward pass is to recompute them.
-    `parameters` are those of the qkv map, then those of the re-inserted channels; `logs` are the
-    logarithms of the learned weights that `terms` names.
+    rows from which they were computed, or no rows if the backward pass recomputes or ignores them.
+    `extra` are the re-inserted rows, or None. `rotary` are the cosines and sines (T, S) that rotate
+    the scalars of queries and keys (see `functional.rotary`), or None. `parameters` are those of
+    the qkv map, then those of the re-inserted channels; `logs` are the logarithms of the learned
+    weights that `terms` names.
     """
     be = backend(x)
     with be.one_pass():
         new, y, stat = be.norm(x, delta, plan.sizes, plan.norm_epsilon, delta.dtype)
         raw = _raw(y, extra, prepared, plan)
-        q, k, v = be.features(raw, plan.heads, _named(terms, logs), plan.distance_epsilon)
-    kept = raw if y.shape[0] < be.RECOMPUTE else y.new_empty(0, raw.shape[1])
-    return new, y, stat, q, k, v, kept
+        q, k, v = be.features(raw, rotary, plan.heads, _named(terms, logs), plan.distance_epsilon)
+    is_kept = y.shape[0] < be.RECOMPUTE and _reads_raw(terms, plan)
+    return new, y, stat, q, k, v, raw if is_kept else y.new_empty(0, raw.shape[1])
+
+
+def _reads_raw(terms: str, plan: BlockPlan) -> bool:
+    """Whether the gradient of queries and keys depends on the projected rows.
+
+    Without distances and learned weights, they are linear in them.
+    """
+    return plan.heads.distance_aware or "a" in terms or "g" in terms
 
 
 def _raw(y: Tensor, extra: Tensor | None, prepared: Sequence[Tensor], plan: BlockPlan) -> Tensor:
@@ -68,7 +79,7 @@ def _named(terms: str, logs: Sequence[Tensor]) -> list[Tensor | None]:
 def _(a: Arguments) -> tuple[Tensor, ...]:
     items, device = a.x.shape[0], a.x.device.type
     q, k, v = (a.delta.new_empty(items, *shape) for shape in a.plan.heads.shapes)
-    kept = items if items < backend(a.x).RECOMPUTE else 0
+    kept = items if items < backend(a.x).RECOMPUTE and _reads_raw(a.terms, a.plan) else 0
     raw = a.delta.new_empty(kept, len(linear_plans(a.plan, device).qkv.outputs))
     return *normed_shapes(a.x, a.delta.dtype, a.plan), q, k, v, raw
 
@@ -83,6 +94,7 @@ def queries_backward(
     y: Tensor,
     stat: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     raw: Tensor,
     prepared: Sequence[Tensor],
     logs: Sequence[Tensor],
@@ -100,10 +112,10 @@ def queries_backward(
     gradients = be.weight_gradients(used, y)
     g_extra = y.new_empty(0)
     with be.one_pass():
-        if raw.shape[0] != y.shape[0]:
+        if raw.shape[0] != y.shape[0] and _reads_raw(terms, plan):
             raw = _raw(y, extra, prepared, plan)
         g_raw, parts = be.features_backward(
-            raw, g_q, g_k, g_v, plan.heads, _named(terms, logs), plan.distance_epsilon
+            raw, rotary, g_q, g_k, g_v, plan.heads, _named(terms, logs), plan.distance_epsilon
         )
         gradients.add(0, y, g_raw)
         found = be.linear_input_gradient(g_raw, prepared[0], plans.qkv, y.shape[1])
@@ -133,10 +145,10 @@ def _(a: Arguments) -> tuple[Tensor, ...]:
 
 
 def _queries_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    _, _, extra, prepared, parameters, logs, ctx.terms, ctx.plan = inputs
+    _, _, extra, rotary, prepared, parameters, logs, ctx.terms, ctx.plan = inputs
     _, y, stat, _, _, _, raw = output
     ctx.logs, ctx.maps = len(logs), len(prepared)
-    ctx.save_for_backward(y, stat, extra, raw, *prepared, *logs, *parameters)
+    ctx.save_for_backward(y, stat, extra, rotary, raw, *prepared, *logs, *parameters)
     ctx.mark_non_differentiable(raw)
     ctx.set_materialize_grads(False)
 
@@ -144,7 +156,7 @@ def _queries_setup(ctx: Any, inputs: Any, output: Any) -> None:
 def _queries_grad(
     ctx: Any, g_new: Any, g_y: Any, g_stat: Any, g_q: Any, g_k: Any, g_v: Any, _: Any
 ) -> Any:
-    y, stat, extra, raw, *rest = ctx.saved_tensors
+    y, stat, extra, rotary, raw, *rest = ctx.saved_tensors
     prepared, rest = rest[: ctx.maps], rest[ctx.maps :]
     logs, parameters = rest[: ctx.logs], rest[ctx.logs :]
     heads, nothing = ctx.plan.heads, [None] * ctx.maps
@@ -154,15 +166,15 @@ def _queries_grad(
     ]
     if recorded.is_wanted(g_new, g_y, g_stat, *outer):
         return _queries_grad_recorded(
-            ctx, (g_new, g_y, g_stat), outer, y, stat, extra, logs, parameters
+            ctx, (g_new, g_y, g_stat), outer, y, stat, extra, rotary, logs, parameters
         )
     g_new = with_statistics(g_new, g_stat, y, stat, ctx.plan)
     g_x, g_delta, g_extra, g_theta, g_logs = queries_backward(
-        g_new, g_y, *outer, y, stat, extra, raw, prepared, logs, ctx.terms, ctx.plan
+        g_new, g_y, *outer, y, stat, extra, rotary, raw, prepared, logs, ctx.terms, ctx.plan
     )
     return (
         g_x, g_delta if g_delta.numel() else g_x.to(y.dtype), None if extra is None else g_extra,
-        nothing, per_parameter(g_theta, parameters),
+        None, nothing, per_parameter(g_theta, parameters),
         log_gradients(g_logs, logs, ctx.terms, ctx.plan), None, None,
     )  # fmt: skip
 
@@ -186,6 +198,7 @@ def _queries_grad_recorded(
     y: Tensor,
     stat: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     logs: list[Tensor],
     parameters: list[Tensor],
 ) -> Any:
@@ -196,12 +209,13 @@ def _queries_grad_recorded(
     def forward(y: Tensor, extra: Tensor | None, *rest: Tensor) -> tuple[Tensor, ...]:
         weights = _named(ctx.terms, rest[: len(logs)])
         own, *more = grouped(rest[len(logs) :], used)
-        return recorded.qkv(y, extra, own, more[0] if more else [], weights, plan)
+        return recorded.qkv(y, extra, rotary, own, more[0] if more else [], weights, plan)
 
     found, g_extra, *rest = recorded.gradients(forward, [y, extra, *logs, *parameters], outer)
     g_x = recorded_norm(of_norm, found, y, stat, ctx.plan)
+    g_logs, g_parameters = rest[: len(logs)], rest[len(logs) :]
     nothing = [None] * ctx.maps
-    return g_x, g_x.to(y.dtype), g_extra, nothing, rest[len(logs) :], rest[: len(logs)], None, None
+    return g_x, g_x.to(y.dtype), g_extra, None, nothing, g_parameters, g_logs, None, None
 
 
 queries.register_autograd(_queries_grad, setup_context=_queries_setup)

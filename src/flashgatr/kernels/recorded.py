@@ -20,6 +20,7 @@ from ..constants import indices, is_transformed
 from ..functional.features import DISTANCE_FEATURES, LogitWeights, inner_blades
 from ..functional.linear import MAPS, LinearWeights
 from ..functional.norm import ACTIVATIONS
+from ..functional.rotary import rotate_by
 from ..precision import at_least_float32
 from ..versors import SHIFT
 from .plan import BlockPlan, HeadLayout, Sizes
@@ -149,6 +150,7 @@ def norm_gradient(
 def qkv(
     y: Tensor,
     extra: Tensor | None,
+    rotary: Tensor | None,
     parameters: Sequence[Tensor],
     extra_parameters: Sequence[Tensor],
     logs: Sequence[Tensor | None],
@@ -167,6 +169,8 @@ def qkv(
     mv, s = mv.unflatten(1, (total, heads.mv)), s.unflatten(1, (total, heads.s))
     cut = [heads.queries, heads.keys, heads.keys]
     (q_mv, k_mv, v_mv), (q_s, k_s, v_s) = mv.split(cut, dim=1), s.split(cut, dim=1)
+    if rotary is not None:
+        q_s, k_s = (rotate_by(x, rotary) for x in (q_s, k_s))
     how = heads.distance_aware, plan.distance_epsilon
     q = functional.query_features(q_mv, q_s, *how, LogitWeights(*logs))
     k = functional.key_features(k_mv, k_s, *how)
@@ -189,13 +193,14 @@ def _feature_order(heads: HeadLayout) -> tuple[int, ...]:
     )
 
 
-def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
-    """Attention within consecutive sets of `items` items."""
-    q, k, v = (x.unflatten(0, (-1, items)).transpose(1, 2) for x in (q, k, v))
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float) -> Tensor:
+    """Attention within sets of `items` items, `step` rows apart."""
+    # (groups, step, heads, items, features)
+    q, k, v = (x.unflatten(0, (-1, items, step)).permute(0, 2, 3, 1, 4) for x in (q, k, v))
     wide = torch.promote_types(q.dtype, torch.float32)
     weights = (q.to(wide) @ k.to(wide).mT * scale).softmax(-1)
     out = (weights @ v.to(wide)).to(v.dtype)
-    return out.transpose(1, 2).flatten(0, 1)
+    return out.permute(0, 3, 1, 2, 4).flatten(0, 2)
 
 
 def leave_gradient(g_mv: Tensor, g_s: Tensor, center: Tensor) -> Tensor:

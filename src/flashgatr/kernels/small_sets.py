@@ -1,6 +1,6 @@
 """Operators for small sets: attention within them, and entering and leaving their frames.
 
-small_attention   attention within consecutive sets of a few items
+small_attention   attention within sets of a few items
 enter, leave      move every sample to its centre, as rows, and back (CUDA only)
 """
 
@@ -22,9 +22,12 @@ SMALL_SAMPLE = 1024
 
 
 @operator("small_attention")
-def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
-    """Attention within consecutive sets of a few items: (T, H, V)."""
-    return backend(q).small_attention(q, k, v, items, scale)
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float) -> Tensor:
+    """Attention within sets of a few items, `step` rows apart: (T, H, V).
+
+    Every `items * step` consecutive rows hold `step` sets. With step 1, sets are consecutive rows.
+    """
+    return backend(q).small_attention(q, k, v, items, step, scale)
 
 
 @small_attention.register_fake
@@ -34,9 +37,9 @@ def _(a: Arguments) -> Tensor:
 
 @operator("small_attention_backward")
 def small_attention_backward(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, step: int, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return backend(q).small_attention_backward(q, k, v, g.contiguous(), items, scale)
+    return backend(q).small_attention_backward(q, k, v, g.contiguous(), items, step, scale)
 
 
 @small_attention_backward.register_fake
@@ -45,7 +48,7 @@ def _(a: Arguments) -> tuple[Tensor, ...]:
 
 
 def _small_setup(ctx: Any, inputs: Any, output: Any) -> None:
-    q, k, v, ctx.items, ctx.scale = inputs
+    q, k, v, *ctx.how = inputs
     ctx.save_for_backward(q, k, v)
 
 
@@ -53,10 +56,10 @@ def _small_grad(ctx: Any, g: Tensor) -> Any:
     if recorded.is_wanted(g):
 
         def forward(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor]:
-            return (recorded.small_attention(q, k, v, ctx.items, ctx.scale),)
+            return (recorded.small_attention(q, k, v, *ctx.how),)
 
-        return (*recorded.gradients(forward, ctx.saved_tensors, [g]), None, None)
-    return (*small_attention_backward(*ctx.saved_tensors, g, ctx.items, ctx.scale), None, None)
+        return (*recorded.gradients(forward, ctx.saved_tensors, [g]), None, None, None)
+    return (*small_attention_backward(*ctx.saved_tensors, g, *ctx.how), None, None, None)
 
 
 small_attention.register_autograd(_small_grad, setup_context=_small_setup)

@@ -1,6 +1,7 @@
 """Networks on a GPU, their inputs, and what they compute."""
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -56,3 +57,39 @@ def outputs_and_gradients(net, mv, s, *, plain, dtype=torch.float32, **given):
     leaves = [x for x in (mv, s, *net.parameters()) if x.requires_grad]
     found = torch.autograd.grad(outputs, leaves, outer, allow_unused=True, materialize_grads=True)
     return torch.cat(outputs).detach(), torch.cat([x.flatten() for x in found])
+
+
+def assert_no_worse(make, *, dtype=torch.float32, draws=3, **given):
+    """Against float64, the error of the kernels is at most twice that of the plain layers.
+
+    Both have the same precision. The errors are those of all outputs and of the whole gradient. One
+    draw may be exact by chance, so the test takes the geometric mean of some; `make` draws network
+    and inputs.
+    """
+    logs = []
+    for seed in range(draws):
+        torch.manual_seed(seed)
+        net, (mv, s) = make()
+        with torch.no_grad():
+            net(mv, s, **given)  # from the second call on, kernels run the network's two ends too
+        found = [
+            outputs_and_gradients(net, mv, s, plain=plain, dtype=dtype, **given)
+            for plain in (False, True)
+        ]
+        wide = [x.detach().double().requires_grad_(x.requires_grad) for x in (mv, s)]
+        exact = outputs_and_gradients(net.double(), *wide, plain=True, **_doubled(given))
+        for results in found:
+            for x, y in zip(results, exact, strict=True):
+                assert x.shape == y.shape
+                assert x.isfinite().all()
+                logs.append(
+                    math.log(max(((x - y).norm() / y.norm().clamp(min=1e-30)).item(), 1e-9))
+                )
+    ours, theirs = torch.tensor(logs).view(draws, 2, 2).mean(0).exp()
+    assert (ours <= 2 * theirs + 1e-7).all(), (ours.tolist(), theirs.tolist())
+    assert (theirs < 0.2).all()  # else nothing was compared
+
+
+def _doubled(given):
+    is_float = {k: isinstance(x, torch.Tensor) and x.is_floating_point() for k, x in given.items()}
+    return {k: x.double() if is_float[k] else x for k, x in given.items()}

@@ -7,14 +7,13 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from flashgatr import AxialGATr
 from flashgatr.fast import parameters_of
 from flashgatr.kernels import linear, rows, small_sets, weights
 from flashgatr.kernels.paths import plain_kernels
 from flashgatr.nn import EquiLinear
 
 from .. import networks as laws
-from .networks import ON_GPU, make_inputs, make_net, outputs_and_gradients
+from .networks import ON_GPU, assert_no_worse, make_inputs, make_net, outputs_and_gradients
 
 pytestmark = ON_GPU
 VARIANTS = [
@@ -22,44 +21,9 @@ VARIANTS = [
     "all learned weights multi-head", "reinsert mv", "reinsert s multi-head", "reinsert mv and s",
     "reinsert mv and s multi-head", "relu", "sigmoid", "no scalars", "scalars at the ends only",
     "scalars in alone", "scalars out alone", "odd channels", "one head", "checkpoint",
-    "checkpoint attention", "checkpoint mlp", "no recentring", "length scale",
+    "checkpoint attention", "checkpoint mlp", "no recentring", "length scale", "rotary",
+    "rotary multi-head", "rotary reinsert",
 ]  # fmt: skip
-
-
-def _assert_no_worse(make, *, dtype=torch.float32, draws=3, **given):
-    """Against float64, the error of the kernels is at most twice that of the plain layers.
-
-    Both have the same precision. The errors are those of all outputs and of the whole gradient. One
-    draw may be exact by chance, so the test takes the geometric mean of some; `make` draws network
-    and inputs.
-    """
-    logs = []
-    for seed in range(draws):
-        torch.manual_seed(seed)
-        net, (mv, s) = make()
-        with torch.no_grad():
-            net(mv, s, **given)  # from the second call on, kernels run the network's two ends too
-        found = [
-            outputs_and_gradients(net, mv, s, plain=plain, dtype=dtype, **given)
-            for plain in (False, True)
-        ]
-        wide = [x.detach().double().requires_grad_(x.requires_grad) for x in (mv, s)]
-        exact = outputs_and_gradients(net.double(), *wide, plain=True, **_doubled(given))
-        for results in found:
-            for x, y in zip(results, exact, strict=True):
-                assert x.shape == y.shape
-                assert x.isfinite().all()
-                logs.append(
-                    math.log(max(((x - y).norm() / y.norm().clamp(min=1e-30)).item(), 1e-9))
-                )
-    ours, theirs = torch.tensor(logs).view(draws, 2, 2).mean(0).exp()
-    assert (ours <= 2 * theirs + 1e-7).all(), (ours.tolist(), theirs.tolist())
-    assert (theirs < 0.2).all()  # else nothing was compared
-
-
-def _doubled(given):
-    is_float = {k: isinstance(x, torch.Tensor) and x.is_floating_point() for k, x in given.items()}
-    return {k: x.double() if is_float[k] else x for k, x in given.items()}
 
 
 @pytest.mark.parametrize("grows", [True, False], ids=["inputs grow", ""])
@@ -69,7 +33,7 @@ def test_float32_kernels_are_as_exact_as_the_plain_layers(name, grows):
         net = make_net(**laws.VARIANTS[name])
         return net, make_inputs(net, 16, 5, grows=grows)
 
-    _assert_no_worse(make)
+    assert_no_worse(make)
 
 
 @pytest.mark.parametrize("items", [5, 20])
@@ -79,7 +43,7 @@ def test_bfloat16_kernels_are_as_exact_as_the_plain_layers(name, items):
         net = make_net(**laws.VARIANTS[name])
         return net, make_inputs(net, 16, items, grows=items == 5)
 
-    _assert_no_worse(make, dtype=torch.bfloat16)
+    assert_no_worse(make, dtype=torch.bfloat16)
 
 
 def test_float16_kernels_are_as_exact_as_the_plain_layers():
@@ -87,7 +51,7 @@ def test_float16_kernels_are_as_exact_as_the_plain_layers():
         net = make_net()
         return net, make_inputs(net, 16, 5)
 
-    _assert_no_worse(make, dtype=torch.float16)
+    assert_no_worse(make, dtype=torch.float16)
 
 
 @pytest.mark.parametrize("grows", [True, False], ids=["inputs grow", ""])
@@ -97,7 +61,7 @@ def test_sets_of_every_size_are_as_exact(items, grows):
         net = make_net()
         return net, make_inputs(net, 5, items, grows=grows)
 
-    _assert_no_worse(make)
+    assert_no_worse(make)
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -147,7 +111,7 @@ def test_every_argument_of_a_call_is_as_exact(name, dtype):
         net = make_net(**laws.REINSERT)
         return net, make_inputs(net, 4, 6)
 
-    _assert_no_worse(make, dtype=dtype, **_given()[name])
+    assert_no_worse(make, dtype=dtype, **_given()[name])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -157,19 +121,7 @@ def test_packed_sets_are_as_exact(offsets, dtype):
         net = make_net()
         return net, make_inputs(net, 12)
 
-    _assert_no_worse(make, dtype=dtype, offsets=torch.tensor(offsets, device="cuda"))
-
-
-@pytest.mark.parametrize("shape", [(2, 4, 5), (3, 20), (20, 3)])
-@pytest.mark.parametrize(
-    "options", [{}, dict(laws.REINSERT, multi_query=False)], ids=["", "reinsert"]
-)
-def test_axial_networks_are_as_exact(options, shape):
-    def make():
-        net = make_net(AxialGATr, num_blocks=3, **options)
-        return net, make_inputs(net, *shape)
-
-    _assert_no_worse(make)
+    assert_no_worse(make, dtype=dtype, offsets=torch.tensor(offsets, device="cuda"))
 
 
 def test_memory_order_and_batch_shape_of_the_inputs_do_not_matter():
@@ -299,7 +251,9 @@ def test_tf32_networks_are_as_exact_as_the_plain_path(samples, items):
         assert (x - z).norm() <= 2 * (y - z).norm() + 1e-4 * z.norm()
 
 
-@pytest.mark.parametrize("name", ["default", "multi-head", "reinsert mv and s", "no scalars"])
+@pytest.mark.parametrize(
+    "name", ["default", "multi-head", "reinsert mv and s", "no scalars", "rotary"]
+)
 @pytest.mark.parametrize("items", [5, 20])
 def test_second_derivatives_are_as_exact(name, items):
     net = make_net(**laws.VARIANTS[name])

@@ -14,6 +14,7 @@ SPEED = (
     "nbody-step",
     "artery-step",
     "artery-ragged",
+    "kuka-step",
     "scaling",
     "inference-latency",
     "cpu-step",

@@ -50,6 +50,11 @@ class Work:
             loss = (out - sample.target).square().mean()
         loss.backward()
 
+    def predict(self, sample: Sample) -> None:
+        """The forward pass alone, without gradients."""
+        with torch.no_grad(), autocast(self.device, self.precision):
+            self.net(*sample.inputs, **sample.options)
+
     def compile(self) -> None:
         """Compile block by block, as the engine does."""
         blocks = self.net.blocks
@@ -99,7 +104,12 @@ def transformer(sizes: tuple[int, int], device: torch.device, **options: Any) ->
     """The baseline with four heads that share keys and values; `sizes` are the input and output
     channels.
     """
-    net = Transformer(*sizes, num_blocks=10, num_heads=4, multi_query=True, **options).to(device)
+    net = Transformer(*sizes, num_blocks=10, num_heads=4, multi_query=True, **options)
+    return feature_work(net.to(device), sizes, device)
+
+
+def feature_work(net: nn.Module, sizes: tuple[int, int], device: torch.device) -> Work:
+    """A network that maps features to features; `sizes` are their numbers."""
 
     def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         features, target = (torch.randn(*items, size, device=device) for size in sizes)

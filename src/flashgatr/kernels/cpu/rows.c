@@ -414,10 +414,22 @@ INLINE void distances(n N, n CALL, const int query, real epsilon, const real *re
   }
 }
 
+/* Rotate the channel pairs (c, c + SH/2) of H heads, `step` numbers apart, by the angles whose cosines and sines are
+   `rotary` (SH); if `back`, by minus these angles. */
+INLINE void rotated(n H, n SH, n step, const int back, const real *restrict rotary, real *restrict s) {
+  const n half = SH / 2;
+  for (n h = 0; h < H; h++, s += step) for (n c = 0; c < half; c++) {
+    const real x = s[c], y = s[half + c], cosine = rotary[c], sine = back ? -rotary[half + c] : rotary[half + c];
+    s[c] = x * cosine - y * sine; s[half + c] = y * cosine + x * sine;
+  }
+}
+
 INLINE void heads_forward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
-                          const real *beta, const real *gamma, const real *s, const real *mv, real *out) {
+                          const real *beta, const real *gamma, const real *rotary, const real *s, const real *mv,
+                          real *out) {
   const n plain = AWARE ? INNER : EUCLIDEAN, used = SH + CM * (AWARE ? FEATURES : EUCLIDEAN);
   pieces(H, SH, gamma, s, SH, out, D);
+  if (rotary) rotated(H, SH, D, 0, rotary, out);
   for (n p = 0; p < plain; p++) pieces(H, CM, alpha, mv + p * CALL, CM, out + SH + p * CM, D);
   for (n h = 0; h < H; h++) for (n j = used; j < D; j++) out[h * D + j] = 0;
   if (!AWARE || !CM) return;
@@ -434,13 +446,13 @@ INLINE void heads_forward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query
 }
 
 KERNEL features_forward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
-                        const real *beta, const real *gamma, const real *restrict raw, real *restrict q,
-                        real *restrict k, real *restrict v) {
+                        const real *beta, const real *gamma, const real *restrict rotary, const real *restrict raw,
+                        real *restrict q, real *restrict k, real *restrict v) {
   const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + BLADES * CALL, V = SH + BLADES * CM;
   for (n t = t0; t < t1; t++) {
-    const real *s = raw + t * F, *mv = s + SALL;
-    heads_forward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, s, mv, q + t * H * D);
-    heads_forward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, s + H * SH, mv + H * CM, k + t * HK * D);
+    const real *s = raw + t * F, *mv = s + SALL, *turn = rotary ? rotary + t * SH : 0;
+    heads_forward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, turn, s, mv, q + t * H * D);
+    heads_forward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, turn, s + H * SH, mv + H * CM, k + t * HK * D);
     s += (H + HK) * SH; mv += (H + HK) * CM;
     pieces(HK, SH, 0, s, SH, v + t * HK * V, V);
     for (n p = 0; p < BLADES; p++) pieces(HK, CM, 0, mv + p * CALL, CM, v + t * HK * V + SH + p * CM, V);
@@ -470,11 +482,12 @@ INLINE void distances_backward(n N, n CALL, const int query, real epsilon, const
 
 /* Adds the gradients of log beta (H, CM), log alpha (H), log gamma (H) to `part`, null for keys. */
 INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int query, real epsilon, const real *alpha,
-                           const real *beta, const real *gamma, const real *s, const real *mv, const real *g, real *os,
-                           real *om, real *part) {
+                           const real *beta, const real *gamma, const real *rotary, const real *s, const real *mv,
+                           const real *g, real *os, real *om, real *part) {
   const n plain = AWARE ? INNER : EUCLIDEAN;
   for (n p = plain; p < BLADES; p++) for (n c = 0; c < H * CM; c++) om[p * CALL + c] = 0;
   pieces(H, SH, gamma, g, D, os, SH);
+  if (rotary) rotated(H, SH, SH, 1, rotary, os);
   for (n p = 0; p < plain; p++) pieces(H, CM, alpha, g + SH + p * CM, D, om + p * CALL, CM);
   if (gamma) for (n h = 0; h < H; h++) part[H * CM + H + h] += dot(SH, os + h * SH, s + h * SH);
   if (alpha) for (n h = 0; h < H; h++) for (n p = 0; p < plain; p++)
@@ -495,15 +508,17 @@ INLINE void heads_backward(n H, n CALL, n CM, n SH, n D, n AWARE, const int quer
 
 /* `parts` (blocks of BLOCK items, H * (CM + 2)): `part` of heads_backward, for each block. */
 KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double epsilon, const real *alpha,
-                         const real *beta, const real *gamma, const real *restrict raw, const real *restrict gq,
-                         const real *restrict gk, const real *restrict gv, real *restrict out, real *restrict parts) {
+                         const real *beta, const real *gamma, const real *restrict rotary, const real *restrict raw,
+                         const real *restrict gq, const real *restrict gk, const real *restrict gv, real *restrict out,
+                         real *restrict parts) {
   const n CALL = (H + 2 * HK) * CM, SALL = (H + 2 * HK) * SH, F = SALL + BLADES * CALL, V = SH + BLADES * CM;
   for (n t = t0; t < t1; t++) {
-    const real *s = raw + t * F, *mv = s + SALL;
+    const real *s = raw + t * F, *mv = s + SALL, *turn = rotary ? rotary + t * SH : 0;
     real *os = out + t * F, *om = os + SALL, *part = parts + t / BLOCK * H * (CM + 2);
     if (t % BLOCK == 0) for (n j = 0; j < H * (CM + 2); j++) part[j] = 0;
-    heads_backward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, s, mv, gq + t * H * D, os, om, part);
-    heads_backward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, s + H * SH, mv + H * CM, gk + t * HK * D,
+    heads_backward(H, CALL, CM, SH, D, AWARE, 1, epsilon, alpha, beta, gamma, turn, s, mv, gq + t * H * D, os, om,
+                   part);
+    heads_backward(HK, CALL, CM, SH, D, AWARE, 0, epsilon, 0, 0, 0, turn, s + H * SH, mv + H * CM, gk + t * HK * D,
                    os + H * SH, om + H * CM, 0);
     os += (H + HK) * SH; om += (H + HK) * CM;
     pieces(HK, SH, 0, gv + t * HK * V, V, os, SH);
@@ -511,7 +526,9 @@ KERNEL features_backward(n t0, n t1, n H, n HK, n CM, n SH, n D, n AWARE, double
   }
 }
 
-/* ---- attention within sets of N <= MOST consecutive items; units are whole sets ---- */
+/* ---- attention within sets of N <= MOST items ----
+
+The items of a set are `step` rows apart: N * step consecutive rows hold `step` sets, and units are whole ones. */
 
 /* out[i][j] = a[i] . b[j], for N rows of K numbers each */
 static void all_dots(n N, n K, const real *a, n as, const real *b, n bs, real *out) {
@@ -588,35 +605,37 @@ static void softmax(n N, real scale, real *p) {
   }
 }
 
-KERNEL small_attention_forward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
+KERNEL small_attention_forward(n t0, n t1, n N, n step, n H, n HK, n D, n V, double scale, const real *restrict q,
                                const real *restrict k, const real *restrict v, real *restrict o) {
   real p[MOST * MOST];
+  const n R = step * H, RK = step * HK;
   for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
-    const n at = b * N * H + h, from = b * N * HK + h % HK;
-    all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
+    const n row = b / step * step * N + b % step, at = row * H + h, from = row * HK + h % HK;
+    all_dots(N, D, q + at * D, R * D, k + from * D, RK * D, p);
     softmax(N, scale, p);
-    combine(N, V, p, N, 1, v + from * V, HK * V, o + at * V, H * V, 0);
+    combine(N, V, p, N, 1, v + from * V, RK * V, o + at * V, R * V, 0);
   }
 }
 
-KERNEL small_attention_backward(n t0, n t1, n N, n H, n HK, n D, n V, double scale, const real *restrict q,
+KERNEL small_attention_backward(n t0, n t1, n N, n step, n H, n HK, n D, n V, double scale, const real *restrict q,
                                 const real *restrict k, const real *restrict v, const real *restrict g,
                                 real *restrict gq, real *restrict gk, real *restrict gv) {
   real p[MOST * MOST], gp[MOST * MOST];
+  const n R = step * H, RK = step * HK;
   for (n b = t0 / N; b < t1 / N; b++) for (n h = 0; h < H; h++) {
-    const n at = b * N * H + h, from = b * N * HK + h % HK;
+    const n row = b / step * step * N + b % step, at = row * H + h, from = row * HK + h % HK;
     const int add = h >= HK; /* several query heads may share a key head */
-    all_dots(N, D, q + at * D, H * D, k + from * D, HK * D, p);
+    all_dots(N, D, q + at * D, R * D, k + from * D, RK * D, p);
     softmax(N, scale, p);
-    all_dots(N, V, g + at * V, H * V, v + from * V, HK * V, gp);
-    combine(N, V, p, 1, N, g + at * V, H * V, gv + from * V, HK * V, add);
+    all_dots(N, V, g + at * V, R * V, v + from * V, RK * V, gp);
+    combine(N, V, p, 1, N, g + at * V, R * V, gv + from * V, RK * V, add);
     for (n i = 0; i < N; i++) {
       real mean = 0;
       for (n j = 0; j < N; j++) mean += p[i * N + j] * gp[i * N + j];
       for (n j = 0; j < N; j++) gp[i * N + j] = p[i * N + j] * (gp[i * N + j] - mean) * (real)scale;
     }
-    combine(N, D, gp, N, 1, k + from * D, HK * D, gq + at * D, H * D, 0);
-    combine(N, D, gp, 1, N, q + at * D, H * D, gk + from * D, HK * D, add);
+    combine(N, D, gp, N, 1, k + from * D, RK * D, gq + at * D, R * D, 0);
+    combine(N, D, gp, 1, N, q + at * D, R * D, gk + from * D, RK * D, add);
   }
 }
 

@@ -237,17 +237,25 @@ def _head_arguments(
 
 
 def features(
-    raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
+    raw: Tensor,
+    rotary: Tensor | None,
+    heads: HeadLayout,
+    weights: list[Tensor | None],
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     items = raw.shape[0]
     q, k, v = (raw.new_empty(items, *shape) for shape in heads.shapes)
     given = _head_arguments(raw, heads, weights, epsilon)
-    call(raw, "features_forward", items, BLOCK, raw.shape[1], *given, raw.contiguous(), q, k, v)
+    call(
+        raw, "features_forward", items, BLOCK, raw.shape[1], *given, rotary, raw.contiguous(),
+        q, k, v,
+    )  # fmt: skip
     return q, k, v
 
 
 def features_backward(
     raw: Tensor,
+    rotary: Tensor | None,
     g_q: Tensor,
     g_k: Tensor,
     g_v: Tensor,
@@ -255,12 +263,12 @@ def features_backward(
     weights: list[Tensor | None],
     epsilon: float,
 ) -> tuple[Tensor, Tensor]:
-    items, raw = raw.shape[0], raw.contiguous()
-    out = torch.empty_like(raw)
+    items, raw = g_q.shape[0], raw.contiguous()
+    out = raw.new_empty(items, raw.shape[1])
     parts = raw.new_empty(-(-items // BLOCK), heads.learned)
     given = _head_arguments(raw, heads, weights, epsilon)
     call(
-        raw, "features_backward", items, BLOCK, raw.shape[1], *given, raw,
+        raw, "features_backward", items, BLOCK, raw.shape[1], *given, rotary, raw,
         g_q.contiguous(), g_k.contiguous(), g_v.contiguous(), out, parts,
     )  # fmt: skip
     return out, parts
@@ -278,33 +286,34 @@ def add_scalars(y: Tensor, x: Tensor, count: int) -> None:
     call(y, "add_columns", y.shape[0], BLOCK, 2 * count, count, *widths, x, y)
 
 
-def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float) -> Tensor:
     out = v.new_empty(*q.shape[:2], v.shape[-1])
     call(
-        q, "small_attention_forward", *_attention_arguments(q, k, v, items, scale),
+        q, "small_attention_forward", *_attention_arguments(q, k, v, items, step, scale),
         q.contiguous(), k.contiguous(), v.contiguous(), out,
     )  # fmt: skip
     return out
 
 
 def small_attention_backward(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, step: int, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     found = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     call(
-        q, "small_attention_backward", *_attention_arguments(q, k, v, items, scale),
+        q, "small_attention_backward", *_attention_arguments(q, k, v, items, step, scale),
         q, k, v, g.contiguous(), *found,
     )  # fmt: skip
     return found
 
 
 def _attention_arguments(
-    q: Tensor, k: Tensor, v: Tensor, items: int, scale: float
+    q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float
 ) -> tuple[Any, ...]:
     total, heads, width = q.shape
-    step = max(BLOCK // items, 1) * items  # whole sets
-    return total, step, heads * width, items, heads, k.shape[1], width, v.shape[2], scale
+    group = items * step
+    units = max(BLOCK // group, 1) * group  # whole sets
+    return total, units, heads * width, items, step, heads, k.shape[1], width, v.shape[2], scale
 
 
 def bilinear(p: Tensor, y: Tensor, reference: Tensor, sizes: Sizes) -> Tensor:

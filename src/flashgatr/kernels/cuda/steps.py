@@ -120,7 +120,7 @@ def _head_arguments(heads: HeadLayout, learned: Sequence[bool], items: int) -> d
         WIDTH=width, D=heads.features, DV=values, AWARE=heads.distance_aware,
         HAS_ALPHA=learned[0], HAS_BETA=learned[1], HAS_GAMMA=learned[2],
         ITEMS=_items_per_program(items, heads), PLAIN=_power(max(plain, 1)),
-        CHANNELS=_power(heads.mv), VALUES=_power(values),
+        CHANNELS=_power(heads.mv), VALUES=_power(values), PAIRS=_power(max(heads.s // 2, 1)),
     )  # fmt: skip
 
 
@@ -129,20 +129,26 @@ def _items_per_program(items: int, heads: HeadLayout) -> int:
 
 
 def features(
-    raw: Tensor, heads: HeadLayout, weights: list[Tensor | None], epsilon: float
+    raw: Tensor,
+    rotary: Tensor | None,
+    heads: HeadLayout,
+    weights: list[Tensor | None],
+    epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries (T, H, D), keys (T, HK, D) and values (T, HK, V) from the projected rows."""
     items = raw.shape[0]
     q, k, v = (raw.new_empty(items, *shape) for shape in heads.shapes)
     if items:
-        kernel = _features("forward", heads, items, *(w is not None for w in weights))
-        given = [raw if w is None else w for w in weights]
+        learned = (w is not None for w in weights)
+        kernel = _features("forward", heads, items, *learned, HAS_ROTARY=rotary is not None)
+        given = [raw if x is None else x for x in (rotary, *weights)]
         kernel(raw, q, k, v, *given, items, epsilon)
     return q, k, v
 
 
 def features_backward(
     raw: Tensor,
+    rotary: Tensor | None,
     g_q: Tensor,
     g_k: Tensor,
     g_v: Tensor,
@@ -152,18 +158,21 @@ def features_backward(
 ) -> tuple[Tensor, Tensor]:
     """Gradient of the projected rows, and parts whose sum is that of the learned weights.
 
+    `raw` may have no rows if queries and keys are linear in them: without distances and learned
+    weights.
     The learned weights are the logarithms of beta (H, C), alpha (H) and gamma (H), in this order.
     """
-    items = raw.shape[0]
-    out = torch.empty_like(raw)
+    items = g_q.shape[0]
+    out = raw.new_empty(items, raw.shape[1])
     programs = _programs(heads, items)
     parts = torch.empty(programs, heads.learned, device=raw.device)
     if items:
         learned = (w is not None for w in weights)
-        kernel = _features("backward", heads, items, *learned, ROUND=feeds_small_product(out))
-        given = [raw if w is None else w for w in weights]
+        flags = dict(HAS_ROTARY=rotary is not None, ROUND=feeds_small_product(out))
+        kernel = _features("backward", heads, items, *learned, **flags)
+        given = [out if x is None else x for x in (rotary, *weights)]
         outer = g_q.contiguous(), g_k.contiguous(), g_v.contiguous()
-        kernel(raw, *outer, out, *given, parts, items, epsilon)
+        kernel(raw if raw.shape[0] else out, *outer, out, *given, parts, items, epsilon)
     return out, parts
 
 
@@ -185,25 +194,25 @@ def one_pass() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, scale: float) -> Tensor:
-    """Attention within consecutive sets of `items` items."""
+def small_attention(q: Tensor, k: Tensor, v: Tensor, items: int, step: int, scale: float) -> Tensor:
+    """Attention within sets of `items` items, `step` rows apart."""
     total, heads, _ = q.shape
     out = v.new_empty(total, heads, v.shape[-1])
     if total:
         shapes = q.shape, k.shape[1], v.shape[2]
         kernel = _small_attention("forward", *shapes, items, heads, ROUND=feeds_small_product(out))
-        kernel(q, k, v, out, items, scale)
+        kernel(q, k, v, out, items, step, scale)
     return out
 
 
 def small_attention_backward(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, scale: float
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, items: int, step: int, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     g_q, g_k, g_v = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     if q.shape[0]:
         shapes = q.shape, k.shape[1], v.shape[2]
         kernel = _small_attention("backward", *shapes, items, k.shape[1])
-        kernel(q, k, v, g, g_q, g_k, g_v, items, scale)
+        kernel(q, k, v, g, g_q, g_k, g_v, items, step, scale)
     return g_q, g_k, g_v
 
 

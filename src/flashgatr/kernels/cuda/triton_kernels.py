@@ -152,16 +152,31 @@ def _trivector(base, W0: tl.constexpr, CM: tl.constexpr, c, inside, epsilon):
     return w, p0, p1, p2, omega
 
 
+@triton.jit
+def _pairs(base, rotary_ptr, t, c, pair, SH: tl.constexpr):
+    """Channels c and c + SH/2 of a head's scalars, and the cosine and sine that rotate them."""
+    HALF: tl.constexpr = SH // 2
+    x0 = tl.load(base + c, mask=pair, other=0.0).to(tl.float32)
+    x1 = tl.load(base + HALF + c, mask=pair, other=0.0).to(tl.float32)
+    cosine = tl.load(rotary_ptr + t * SH + c, mask=pair, other=0.0)
+    sine = tl.load(rotary_ptr + t * SH + HALF + c, mask=pair, other=0.0)
+    return x0, x1, cosine, sine
+
+
 @triton.jit(do_not_specialize=_FREE)
 def features_forward(
-    raw_ptr, q_ptr, k_ptr, v_ptr, alpha_ptr, beta_ptr, gamma_ptr, T, epsilon,
+    raw_ptr, q_ptr, k_ptr, v_ptr, rotary_ptr, alpha_ptr, beta_ptr, gamma_ptr, T, epsilon,
     R: tl.constexpr, K_AT: tl.constexpr, V_AT: tl.constexpr,
     H: tl.constexpr, HK: tl.constexpr, CM: tl.constexpr, SH: tl.constexpr,
     WIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, AWARE: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
+    PAIRS: tl.constexpr, HAS_ROTARY: tl.constexpr,
 ):  # fmt: skip
-    """Features of one head of q or k, or a copy of one head of v, for some items."""
+    """Features of one head of q or k, or a copy of one head of v, for some items.
+
+    The scalars are rotated by the cosines and sines in `rotary` (T, SH).
+    """
     # The first W0 columns are features already.
     W0: tl.constexpr = WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
     t = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)
@@ -190,7 +205,20 @@ def features_forward(
                 x = tl.where(col >= SH, x * tl.exp(tl.load(alpha_ptr + head)), x)
             if HAS_GAMMA:
                 x = tl.where(col < SH, x * tl.exp(tl.load(gamma_ptr + head)), x)
-        tl.store(out + col, x.to(q_ptr.dtype.element_ty), mask=ok & (col < W0))
+        if HAS_ROTARY:
+            tl.store(out + col, x.to(q_ptr.dtype.element_ty), mask=ok & (col >= SH) & (col < W0))
+            c = tl.arange(0, PAIRS)[None, :]
+            pair = ok & (c < SH // 2)
+            x0, x1, cosine, sine = _pairs(base, rotary_ptr, t[:, None], c, pair, SH)
+            if is_query:  # noqa: SIM102 (the inner condition is known to the compiler)
+                if HAS_GAMMA:
+                    gamma = tl.exp(tl.load(gamma_ptr + head))
+                    x0, x1 = x0 * gamma, x1 * gamma
+            x0, x1 = x0 * cosine - x1 * sine, x1 * cosine + x0 * sine
+            tl.store(out + c, x0.to(q_ptr.dtype.element_ty), mask=pair)
+            tl.store(out + SH // 2 + c, x1.to(q_ptr.dtype.element_ty), mask=pair)
+        else:
+            tl.store(out + col, x.to(q_ptr.dtype.element_ty), mask=ok & (col < W0))
         USED: tl.constexpr = W0 + _DISTANCES * CM if AWARE else W0
         if D > USED:
             rest = tl.arange(0, _ALIGN)[None, :]
@@ -219,13 +247,14 @@ def features_forward(
 
 @triton.jit(do_not_specialize=_FREE)
 def features_backward(
-    raw_ptr, gq_ptr, gk_ptr, gv_ptr, graw_ptr, alpha_ptr, beta_ptr, gamma_ptr, part_ptr, T, epsilon,
+    raw_ptr, gq_ptr, gk_ptr, gv_ptr, graw_ptr, rotary_ptr, alpha_ptr, beta_ptr, gamma_ptr, part_ptr,
+    T, epsilon,
     R: tl.constexpr, K_AT: tl.constexpr, V_AT: tl.constexpr,
     H: tl.constexpr, HK: tl.constexpr, CM: tl.constexpr, SH: tl.constexpr,
     WIDTH: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, AWARE: tl.constexpr,
     HAS_ALPHA: tl.constexpr, HAS_BETA: tl.constexpr, HAS_GAMMA: tl.constexpr,
     ITEMS: tl.constexpr, PLAIN: tl.constexpr, CHANNELS: tl.constexpr, VALUES: tl.constexpr,
-    ROUND: tl.constexpr,
+    PAIRS: tl.constexpr, HAS_ROTARY: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
     """Gradient of raw; `part` (programs, H (CM + 2)): of log beta, alpha, gamma, per program."""
     W0: tl.constexpr = WIDTH - _TRIVECTOR * CM if AWARE else WIDTH
@@ -268,14 +297,30 @@ def features_backward(
                     part + H * CM + head,
                     tl.sum(tl.sum(tl.where(col >= SH, g * x, 0.0), axis=1), axis=0),
                 )
-            if HAS_GAMMA:
+            if HAS_GAMMA and not HAS_ROTARY:
                 gamma = tl.exp(tl.load(gamma_ptr + head))
                 g = tl.where(col < SH, g * gamma, g)
                 tl.store(
                     part + H * CM + H + head,
                     tl.sum(tl.sum(tl.where(col < SH, g * x, 0.0), axis=1), axis=0),
                 )
-        _put(graw_ptr + at + col, g, ok & (col < W0), ROUND)
+        if HAS_ROTARY:
+            _put(graw_ptr + at + col, g, ok & (col >= SH) & (col < W0), ROUND)
+            c = tl.arange(0, PAIRS)[None, :]
+            pair = ok & (c < SH // 2)
+            g0, g1, cosine, sine = _pairs(grad, rotary_ptr, t[:, None], c, pair, SH)
+            g0, g1 = g0 * cosine + g1 * sine, g1 * cosine - g0 * sine
+            if is_query:  # noqa: SIM102 (the inner condition is known to the compiler)
+                if HAS_GAMMA:
+                    gamma = tl.exp(tl.load(gamma_ptr + head))
+                    g0, g1 = g0 * gamma, g1 * gamma
+                    x0, x1, _, _ = _pairs(raw_ptr + at, rotary_ptr, t[:, None], c, pair, SH)
+                    total = tl.sum(tl.sum(g0 * x0 + g1 * x1, axis=1), axis=0)
+                    tl.store(part + H * CM + H + head, total)
+            _put(graw_ptr + at + c, g0, pair, ROUND)
+            _put(graw_ptr + at + SH // 2 + c, g1, pair, ROUND)
+        else:
+            _put(graw_ptr + at + col, g, ok & (col < W0), ROUND)
         if AWARE:
             c = tl.arange(0, CHANNELS)[None, :]
             inside = ok & (c < CM)
@@ -323,14 +368,14 @@ def _logits(q, k, n, N, scale):
 
 @triton.jit(do_not_specialize=["N"])
 def small_attention_forward(
-    q_ptr, k_ptr, v_ptr, o_ptr, N, scale,
+    q_ptr, k_ptr, v_ptr, o_ptr, N, step, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr, ROUND: tl.constexpr,
 ):  # fmt: skip
-    """One head of one set of at most ITEMS items."""
+    """One head of one set of at most ITEMS items, `step` rows apart."""
     sample, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
-    t = (sample * N + n)[:, None]
+    t = ((sample // step * N + n) * step + sample % step)[:, None]
     row = (n < N)[:, None]
     shared = head % HK
     q = tl.load(q_ptr + (t * H + head) * D + d[None, :], mask=row & (d < D)[None, :], other=0.0)
@@ -346,14 +391,14 @@ def small_attention_forward(
 
 @triton.jit(do_not_specialize=["N"])
 def small_attention_backward(
-    q_ptr, k_ptr, v_ptr, go_ptr, gq_ptr, gk_ptr, gv_ptr, N, scale,
+    q_ptr, k_ptr, v_ptr, go_ptr, gq_ptr, gk_ptr, gv_ptr, N, step, scale,
     H: tl.constexpr, HK: tl.constexpr, D: tl.constexpr, DV: tl.constexpr,
     ITEMS: tl.constexpr, DP: tl.constexpr, VP: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one key head of one set, and of all query heads that share it."""
     sample, shared = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n, d, e = tl.arange(0, ITEMS), tl.arange(0, DP), tl.arange(0, VP)
-    t = (sample * N + n)[:, None]
+    t = ((sample // step * N + n) * step + sample % step)[:, None]
     row_d = (n < N)[:, None] & (d < D)[None, :]
     row_e = (n < N)[:, None] & (e < DV)[None, :]
     k = tl.load(k_ptr + (t * HK + shared) * D + d[None, :], mask=row_d, other=0.0).to(tl.float32)
