@@ -80,7 +80,7 @@ class RowContext(NamedTuple):
         if self.across is not None:
             *leading, first, second = self.across
             x = x.reshape(*leading, second, first, *x.shape[-2:]).transpose(-4, -3)
-        return x.flatten(0, -3)
+        return x.flatten(0, -3)  # type: ignore[no-any-return]
 
 
 def run_block(
