@@ -3,9 +3,8 @@
     python tests/earlier/make.py runs      data, runs, a sweep
     python tests/earlier/make.py hashes    SHA-256 of the weights after 300 steps
 
-The files in the folder were made by version 0.1.0, commit d1d3b3a. Only `trained`, the weights to
-which the recipe leads, and the hashes were recorded again when two start values changed (see
-CHANGELOG.md). Hashes are added to hashes.json for the machine that runs the command.
+The files in the folder were made by version 0.1.0, commit d1d3b3a. Hashes are added to hashes.json
+for the machine that runs the command.
 Only the command line is used, so that any version of the project can run this file.
 """
 

@@ -35,7 +35,7 @@ def _bounds(fan_mv, fan_s, factor, scalar_factor):
         "s2mv": factor * half / math.sqrt(max(fan_s, 1)),
         "mv2s": scalar_factor / math.sqrt(max(fan_mv, 1) * used),
         "s2s": scalar_factor / math.sqrt(max(fan_s, 1) * used),
-        "bias_mv": bias if fan_s else 0.0,
+        "bias_mv": factor * bias if fan_s else 0.0,
         "bias_s": scalar_factor * bias,
     }
 

@@ -73,12 +73,12 @@ def test_the_runs_of_an_earlier_sweep_are_finished(folder):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.safetensors")} == before
 
 
-def test_an_earlier_recipe_gives_the_recorded_weights(folder):
+def test_an_earlier_recipe_gives_the_same_weights(folder):
     make.command("sweep", "recipe.toml", "--folder", "again", "--only", "seed=1", folder=folder)
     runs = sorted((folder / "again").iterdir())
     assert [run.name for run in runs] == ["seed-1_lr-0.001", "seed-1_lr-0.003"]
     for run in runs:
-        require_same_weights(run, HERE / "trained" / run.name)
+        require_same_weights(run, HERE / "sweep" / run.name)
 
 
 @pytest.mark.slow

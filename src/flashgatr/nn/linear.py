@@ -36,7 +36,7 @@ class EquiLinear(nn.Module):
     `initialization`: "default" preserves the variance; "small" is a tenth as large; "unit_scalar"
     and "almost_unit_scalar" give multivectors close to 1, so that a product with them is close to
     the identity, and scalars as "default" does. Start values are distributed as in the authors'
-    code. As there, the bias of multivectors is equally large in all four.
+    code, except that here the factor of multivector weights also scales their bias.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EquiLinear(nn.Module):
             self.s2mv[rows].uniform_(-bound, bound)
         bound = 1 / math.sqrt(max(sum(self._fan_in), 1))
         if self.bias_mv is not None:
-            jitter = bound if self._fan_in[1] else 0.0
+            jitter = factor * bound if self._fan_in[1] else 0.0
             self.bias_mv[rows].uniform_(one - jitter, one + jitter)
         if rows == slice(None):
             self._reset_scalar_outputs(scalar_factor, scalar_factor * bound)
