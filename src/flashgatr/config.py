@@ -19,6 +19,8 @@ from .functional.features import weighted_terms
 
 HALVES = ("attention", "mlp")
 """The halves of a block."""
+INITIALIZATIONS = ("default", "geometric")
+"""Start values of a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class GATrConfig:
     recenter: use coordinates relative to each sample's centre (exact; preserves precision far from
         the origin).
     length_scale: lengths are divided by it on entry and multiplied by it on exit.
+    initialization: "default", or "geometric": start values with which scalar outputs depend on the
+        geometry from the first step, for energies whose gradient is trained.
     """
 
     in_mv_channels: int
@@ -66,6 +70,7 @@ class GATrConfig:
     length_scale: float = 1.0
     norm_epsilon: float = 0.01
     distance_epsilon: float = 1e-3
+    initialization: str = "default"
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -98,6 +103,11 @@ class GATrConfig:
         if self.activation not in tuple(ACTIVATIONS):
             raise ValueError(
                 f"unknown activation {self.activation!r}; expected one of {', '.join(ACTIVATIONS)}"
+            )
+        if self.initialization not in INITIALIZATIONS:
+            raise ValueError(
+                f"initialization must be one of {', '.join(INITIALIZATIONS)}, got "
+                f"{self.initialization!r}"
             )
         if self.has_rotary and not self.hidden_s_channels:
             raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")

@@ -249,3 +249,30 @@ def test_the_page_describes_the_data_and_the_models():
             network = table.find("nbody").build(model, {})
         number = sum(p.numel() for p in network.parameters())
         assert re.search(rf"^\| {name} \|.*\| {number:,} \|$", text, re.MULTILINE), (name, number)
+
+
+STARTS = {
+    "ours": "ours",
+    "the authors' biases": "authors_biases",
+    "the authors' biases, factors of joins × 4": "joins_4",
+    "the same, attention's output × 10": "joins_4_attention_10",
+}
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_the_table_of_start_values_is_the_measured_one(name):
+    def cell(metric, number, **settings):
+        start = dict(start=STARTS[name], **settings)
+        values = [measured("start-values", metric, seed=seed, **start) for seed in range(3)]
+        error = statistics.stdev(values) / len(values) ** 0.5
+        return f"{statistics.mean(values):{number}} ± {error:{number.replace('.2e', '.1e')}}"
+
+    has_arteries = STARTS[name] in ("ours", "authors_biases")
+    arteries = dict(experiment="arteries", set="test")
+    row = table_row(
+        name,
+        cell("mse", ".2e", experiment="nbody"),
+        cell("median", ".2e", experiment="nbody"),
+        cell("epsilon_mean", ".2f", **arteries) if has_arteries else "–",
+    )
+    assert row in section("parameters", "Start values")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ..batch import Sets
@@ -19,6 +20,8 @@ from .mlp import GeoMLP
 from .norm import EquiLayerNorm
 
 X = TypeVar("X")
+ATTENTION_GAIN, JOIN_GAIN = 10, 4
+"""What `initialization="geometric"` multiplies: attention's output map, the factors of joins."""
 Pair = tuple[Tensor, Tensor]
 
 
@@ -63,6 +66,22 @@ class GATrBlock(nn.Module):
             epsilon=config.distance_epsilon,
         )
         self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
+        if config.initialization == "geometric":
+            self._strengthen_geometry()
+
+    @torch.no_grad()
+    def _strengthen_geometry(self) -> None:
+        """Enlarge the start values through which geometry reaches the scalars.
+
+        Lines arise only where a join's two factors differ, so from what attention adds to an item;
+        invariants arise from products of two lines. With the default start values each of these
+        steps makes numbers ten or more times smaller.
+        """
+        for parameter in self.attention.output.parameters():
+            parameter.mul_(ATTENTION_GAIN)
+        inputs = self.mlp.bilinear.inputs
+        joins = slice(inputs.out_mv_channels // 2, None)
+        inputs.weight[joins].mul_(JOIN_GAIN)
 
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> Pair:
         def attention(mv: Tensor, s: Tensor) -> Pair:
