@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from .... import GATr, embed_point, packed_to_padded
+from .... import GATr, GATrConfig, embed_point, packed_to_padded
 from .. import timing
 from ..timing import CaseReport, Found
 
 SMALLEST, LARGEST = 5, 15
 MANY, FEWER = 100_000, 10_000
-NETWORK = dict(
+NETWORK: dict[str, Any] = dict(
     in_mv_channels=1, out_mv_channels=1, in_s_channels=1, out_s_channels=1, num_blocks=2,
     hidden_mv_channels=2, hidden_s_channels=4, num_heads=1, attention_width=1,
 )  # fmt: skip
@@ -38,7 +38,7 @@ def layouts(sets: int) -> tuple[int, list[Callable[[bool], None]]]:
     The functions take whether gradients are computed, too.
     """
     torch.manual_seed(0)
-    net: Any = GATr(**NETWORK)
+    net = GATr(GATrConfig(**NETWORK))
     lengths = torch.randint(SMALLEST, LARGEST + 1, (sets,))
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     items = int(offsets[-1])
