@@ -372,3 +372,10 @@ def test_the_working_centre_is_the_origin_where_the_centroid_would_enlarge_coord
     planes = planes + 1e-3 * embed_point(1e3 + random(4, 1, 3))
     assert centroid(planes, sets).norm() > 1e3
     assert not working_center(planes, sets).any()
+
+
+def test_a_generator_of_the_cpu_is_used_for_samples_on_every_device():
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    assert sample(3, generator=generator, device="meta").device.type == "meta"
+    assert not torch.equal(generator.get_state(), before)
