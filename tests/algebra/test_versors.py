@@ -379,3 +379,9 @@ def test_a_generator_of_the_cpu_is_used_for_samples_on_every_device():
     before = generator.get_state()
     assert sample(3, generator=generator, device="meta").device.type == "meta"
     assert not torch.equal(generator.get_state(), before)
+
+
+def test_a_small_weight_above_rounding_still_has_a_centroid():
+    points, planes = random(4, 1, 3), embed_plane(random(4, 1, 3, seed=1), random(4, 1, 3, seed=2))
+    mv = planes + 1e-9 * embed_point(points)
+    close(centroid(mv, Sets((4,))), points.mean((0, 1)), rtol=0, atol=1e-5)
