@@ -93,6 +93,10 @@ def test_the_best_weights_are_restored_not_the_last(tmp_path, ema):
     assert not torch.equal(final["last.weight"], trainer.task.validated[3]["last.weight"])
 
 
+def test_of_equal_scores_the_first_is_the_best(tmp_path):
+    assert train(tmp_path, toy=dict(scores=[2.0, 1.0, 1.0, 1.0])).summary["best_step"] == 10
+
+
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_the_last_weights_remain_if_the_best_are_not_wanted(tmp_path, ema):
     trainer = make(settings(tmp_path, ema=ema, restore_best=False), scores=[3.0, 1.0, 2.0, 5.0])
