@@ -330,3 +330,10 @@ def test_a_zero_quaternion_turns_nothing():
     assert pose.isfinite().all()
     pose.square().sum().backward()
     assert q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_a_pose_has_four_multivectors(count):
+    for read in (extract_pose, extract_pose_quaternion):
+        with pytest.raises(ValueError, match="a pose is four multivectors"):
+            read(torch.zeros(2, count, 16))

@@ -425,3 +425,9 @@ def test_linear_layer_is_that_of_the_authors():
 def test_layer_norm_is_that_of_the_authors():
     mv = GOLDEN["layer_norm_in"]
     exact(EquiLayerNorm()(mv, mv.new_zeros(*mv.shape[:-2], 0))[0], GOLDEN["layer_norm_out"])
+
+
+def test_the_norm_of_a_small_multivector_is_small_rather_than_zero():
+    x = 1e-8 * torch.randn(3, BLADES, dtype=torch.float64)
+    torch.testing.assert_close(norm(x), 1e-8 * norm(1e8 * x))
+    assert (norm(x) > 0).all()

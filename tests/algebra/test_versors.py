@@ -33,6 +33,7 @@ from flashgatr.versors import (
     to_matrix,
     to_quaternion,
     translate,
+    working_center,
 )
 
 KINDS = ["E(3)", "SE(3)", "rotation", "translation", "reflection"]
@@ -360,3 +361,27 @@ def test_centroid_is_a_constant_for_gradients():
 def test_a_mirror_has_no_quaternion():
     with pytest.raises(ValueError, match="mirror"):
         to_quaternion(sample(3, kind="reflection"))
+
+
+def test_the_working_centre_is_the_origin_where_the_centroid_would_enlarge_coordinates():
+    """Points: their centroid. Planes through the origin with a trace of a point far away: not."""
+    sets = Sets((4,))
+    points = embed_point(5 + random(4, 1, 3))
+    close(working_center(points, sets), centroid(points, sets))
+    planes = embed_plane(random(4, 1, 3), torch.zeros(4, 1, 3).double())
+    planes = planes + 1e-3 * embed_point(1e3 + random(4, 1, 3))
+    assert centroid(planes, sets).norm() > 1e3
+    assert not working_center(planes, sets).any()
+
+
+def test_a_generator_of_the_cpu_is_used_for_samples_on_every_device():
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    assert sample(3, generator=generator, device="meta").device.type == "meta"
+    assert not torch.equal(generator.get_state(), before)
+
+
+def test_a_small_weight_above_rounding_still_has_a_centroid():
+    points, planes = random(4, 1, 3), embed_plane(random(4, 1, 3, seed=1), random(4, 1, 3, seed=2))
+    mv = planes + 1e-9 * embed_point(points)
+    close(centroid(mv, Sets((4,))), points.mean((0, 1)), rtol=0, atol=1e-5)

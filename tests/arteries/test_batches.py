@@ -180,6 +180,16 @@ def test_thinned_batches_draw_other_nodes_every_time_from_all_of_a_mesh():
                 np.testing.assert_allclose(x, y[found], rtol=1e-6)
 
 
+def test_a_draw_that_rounds_up_to_the_end_of_a_mesh_stays_in_it(monkeypatch):
+    """In float32, 39 plus the largest random number below 1 is 40."""
+    meshes = [tube(0, 12), tube(1, 18)]
+    largest = lambda *size, device: torch.full(size, 1 - 2**-24, device=device)  # noqa: E731
+    monkeypatch.setattr(torch, "rand", largest)
+    batch = pack(meshes, CPU).thinned(torch.tensor([0, 1]), 40)
+    for mesh, position in zip(meshes, batch.position, strict=True):
+        np.testing.assert_array_equal(position[-1], mesh.position[-1])
+
+
 def test_thinned_batches_are_turned_mesh_by_mesh():
     still, turned = (
         make("data.options.nodes=40", f"data.options.augment={augment}")

@@ -161,6 +161,8 @@ def test_tenths_divide_all_samples(count):
     numbers = [n for ends in split.values() for n in range(*ends)]
     assert numbers == list(range(count))
     assert all(end > start for start, end in split.values())
+    tenth = max(1, round(count / 10))
+    assert [len(range(*split[name])) for name in ("val", "test")] == [tenth, tenth]
     with pytest.raises(ValueError, match="needs 3 samples"):
         tenths(2)
 

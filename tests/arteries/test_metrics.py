@@ -38,6 +38,13 @@ def test_meshes_count_alike_whatever_their_size():
     assert found["meshes"] == 5
 
 
+def test_quantiles_lie_between_the_meshes_errors():
+    errors = [mesh_errors((1 - x) * TARGET, TARGET, MASK) for x in (0.1, 0.2, 0.3, 0.4)]
+    found = summarise(errors)
+    assert found["epsilon_median"] == pytest.approx(25, rel=1e-5)
+    assert found["epsilon_q75"] == pytest.approx(32.5, rel=1e-5)
+
+
 def test_nothing_to_measure_is_said():
     with pytest.raises(ValueError, match="no node in its mask"):
         mesh_errors(TARGET, TARGET, torch.zeros(3, dtype=torch.bool))

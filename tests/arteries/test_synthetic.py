@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from flashgatr.experiments import cli
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.raw import read_raw, sample_names
+from flashgatr.experiments.arteries.synthetic import tube as tubes
 from flashgatr.experiments.arteries.synthetic.elements import NODE_POINTS, Layer
 from flashgatr.experiments.arteries.synthetic.equations import FlowError
 from flashgatr.experiments.arteries.synthetic.flow import Fluid, flux, nodal_pressure, solve
@@ -150,6 +151,15 @@ def test_a_stenosis_narrows_the_tube_and_leaves_one_side_straight():
     assert np.allclose(width, [0.3, 0.18, 0.3])
     assert np.allclose(wall[..., 1].max(axis=1), 0.15)
     assert np.allclose(np.ptp(wall[..., 2], axis=1), width)
+
+
+def test_vessels_that_bend_too_sharply_are_drawn_again(monkeypatch):
+    monkeypatch.setattr(tubes, "MAX_BEND", 0.1)  # a few in ten are straighter
+    drawn = [draw(np.random.default_rng(k), planar=True) for k in range(5)]
+    assert all(tube.max_bend() <= 0.1 for tube in drawn)
+    monkeypatch.setattr(tubes, "MAX_BEND", -1.0)
+    with pytest.raises(ArteryError, match="no vessel could be drawn"):
+        draw(np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("planar", [True, False])

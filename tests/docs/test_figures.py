@@ -167,6 +167,22 @@ def test_the_sentence_about_the_cpu_is_true():
     assert f"{ours:.1f} ms and {theirs:.1f} ms" in text
 
 
+def test_the_sentence_about_packed_sets_is_true():
+    text = " ".join((ROOT / "docs" / "batching.md").read_text().split())
+    file = ROOT / "benchmarks" / "results" / "packed-sets.jsonl"
+    found = {}
+    for x in map(json.loads, file.read_text().splitlines()):
+        case = x["settings"]
+        if case["statistic"] == "median":
+            found[case["sets"], x["metric"], case["layout"]] = x["value"], case["items"]
+    packed, items = found[100_000, "processor time", "packed"]
+    padded, _ = found[100_000, "processor time", "padded"]
+    assert f"takes {packed:.1f} s of processor time on {items:,} items in 100,000 packed" in text
+    assert f"and {padded:.1f} s on the same sets padded: {packed / padded:.2f} times" in text
+    ratio, _ = found[10_000, "ratio", "packed"]
+    assert f"on 10,000 such sets take {ratio:.2f} times as long" in text
+
+
 def test_the_sentences_about_the_results_are_true():
     text = " ".join((ROOT / "docs" / "nbody.md").read_text().split())
     sets = [limits("mse", data_seed=k) for k in range(10)]

@@ -93,6 +93,10 @@ def test_the_best_weights_are_restored_not_the_last(tmp_path, ema):
     assert not torch.equal(final["last.weight"], trainer.task.validated[3]["last.weight"])
 
 
+def test_of_equal_scores_the_first_is_the_best(tmp_path):
+    assert train(tmp_path, toy=dict(scores=[2.0, 1.0, 1.0, 1.0])).summary["best_step"] == 10
+
+
 @pytest.mark.parametrize("ema", [0.0, 0.9])
 def test_the_last_weights_remain_if_the_best_are_not_wanted(tmp_path, ema):
     trainer = make(settings(tmp_path, ema=ema, restore_best=False), scores=[3.0, 1.0, 2.0, 5.0])
@@ -201,3 +205,35 @@ def test_models_that_draw_are_known():
         for dropout in (0.0, 0.1):
             net = table.find("nbody").build(model, dict(num_blocks=1, dropout=dropout))
             assert _draws(net) == (dropout > 0)
+
+
+# ---- what a step and the end of a run do ----
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-3, 1e6])
+def test_gradients_above_the_limit_are_scaled_to_it_and_others_are_left_alone(tmp_path, clip):
+    trainer = make(settings(tmp_path, steps=1, clip=clip))
+    seen = []
+
+    def look(*_):
+        seen.append(torch.nn.utils.get_total_norm([p.grad for p in trainer.model.parameters()]))
+
+    trainer.optimizer.register_step_pre_hook(look)
+    trainer.run()
+    (line,) = lines(tmp_path, "train")
+    expected = min(line["norm"], clip or math.inf)
+    assert seen[0].item() == pytest.approx(expected, rel=1e-2 if clip == 1e-3 else 1e-6)
+
+
+def test_a_finished_run_is_evaluated_without_dropout_when_it_is_resumed(tmp_path):
+    modes = []
+
+    class Watched(Toy):
+        def evaluate(self, model):
+            modes.append(model.training)
+            return super().evaluate(model)
+
+    with mock.patch.object(toy, "Toy", Watched):
+        first = train(tmp_path, toy=dict(dropout=0.5)).summary
+        assert train(tmp_path, toy=dict(dropout=0.5)).summary == first
+    assert modes == [False, False]

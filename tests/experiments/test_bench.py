@@ -18,7 +18,6 @@ from flashgatr import GATr
 from flashgatr.experiments import bench, cli, results
 from flashgatr.experiments.bench import (
     artery_ragged,
-    cpu_step,
     kuka_step,
     nbody_figure,
     numerics,
@@ -28,6 +27,8 @@ from flashgatr.experiments.bench import (
     timing,
     workload,
 )
+from flashgatr.experiments.bench.cpu import packed_sets
+from flashgatr.experiments.bench.cpu import step as cpu_step
 from flashgatr.experiments.bench.timing import CaseReport, Found
 
 ROOT = Path(__file__).parents[2]
@@ -201,6 +202,23 @@ def test_ratios_are_recorded_with_their_times(here, monkeypatch):
     assert found["gatr", "ratio", "median"] == 0.5
     assert found["gatr", "ratio", "minimum"] == 0.25
     assert found["transformer", "time", "minimum"] == 4.0
+
+
+def test_packed_sets_are_compared_with_the_same_sets_padded(here, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(packed_sets, "MANY", 3)
+    monkeypatch.setattr(packed_sets, "FEWER", 2)
+    packed_sets.run()
+    found = {}
+    for x in lines(results.FOLDER):
+        settings = x["settings"]
+        case = settings["sets"], settings["gradients"], settings["statistic"]
+        found.setdefault(case, {})[x["metric"], settings["layout"]] = x["value"]
+        assert 5 * settings["sets"] <= settings["items"] <= 15 * settings["sets"]
+    assert {case[:2] for case in found} == {(3, False), (2, True)}
+    for values in found.values():
+        expected = values["processor time", "packed"] / values["processor time", "padded"]
+        assert values["ratio", "packed"] == pytest.approx(expected, rel=1e-3)
 
 
 # ---- names ----

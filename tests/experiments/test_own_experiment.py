@@ -106,6 +106,17 @@ def test_evaluation_gives_the_results_of_training():
     forget()
     run("eval", "runs/mine", "--experiment", "mine.py", "--out", "again.json")
     assert json.loads(Path("again.json").read_text())["results"] == before
+    assert runs.read_results(Path("runs/mine"))["results"] == before
+
+
+def test_evaluation_keeps_what_training_said_about_the_run():
+    """Without its fingerprint, a sweep would train the run again."""
+    begin()
+    before = runs.read_results(Path("runs/mine"))
+    assert {"run", "step", "best_step", "skipped"} <= before.keys()
+    forget()
+    run("eval", "runs/mine", "--experiment", "mine.py")
+    assert runs.read_results(Path("runs/mine")) == before
 
 
 def test_a_resumed_run_has_the_weights_of_one_that_was_not_stopped():

@@ -167,3 +167,22 @@ def test_a_crash_while_writing_leaves_the_old_network(tmp_path, monkeypatch):
     monkeypatch.undo()
     again = GATr.from_pretrained(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(again.parameters(), net.parameters(), strict=True))
+
+
+def test_the_configuration_is_written_after_the_weights_that_it_describes(tmp_path, monkeypatch):
+    """A process that dies in between leaves weights that no configuration names."""
+    written = []
+
+    def write(path, content):
+        written.append(path.name)
+
+    monkeypatch.setattr(files, "write", write)
+    GATr(**OPTIONS).save_pretrained(tmp_path)
+    assert written == [io.WEIGHTS, io.CONFIG]
+
+
+def test_tensors_begin_at_a_multiple_of_eight_bytes():
+    """Readers may map a file into memory and use its numbers in place."""
+    for name in ("a", "ab", "abc", "abcd", "abcde"):
+        content = files.to_safetensors({name: torch.zeros(2)})
+        assert int.from_bytes(content[:8], "little") % 8 == 0

@@ -63,6 +63,7 @@ VARIANTS = {
     "one head": dict(heads=1),
     "one multi-head": dict(heads=1, multi_query=False),
     "width 1": dict(width=1),
+    "width 5": dict(width=5),
     "many heads": dict(heads=8),
     "odd widths": dict(mv=5, s=7, heads=3),
     "no scalars in": dict(in_s=None),

@@ -40,6 +40,16 @@ def test_every_variant_of_the_network_equals_its_plain_layers(name):
     assert_fused_is_plain(net, *make_data(net, 3, 5))
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu", "sigmoid"])
+def test_gates_at_zero_have_the_slope_of_the_plain_layers(activation):
+    """The layer before the gate gives zero, where ReLU's slope is zero by convention."""
+    net = make_net(activation=activation)
+    with torch.no_grad():
+        for parameter in net.blocks[0].mlp.bilinear.output.parameters():
+            parameter.zero_()
+    assert_fused_is_plain(net, *make_data(net, 3, 5))
+
+
 @pytest.mark.parametrize(
     "options", [{}, dict(multi_query=False)], ids=["multi-query", "multi-head"]
 )

@@ -83,6 +83,7 @@ def test_pytorch_geometric_batches_give_their_offsets():
     batch = data.Batch.from_data_list(graphs)
     assert from_pyg(batch).tolist() == [0, 3, 8]
     assert from_pyg(graphs[1]).tolist() == [0, 5]
+    assert from_pyg(data.Data(pos=torch.zeros(5, 3, device="meta"))).device.type == "meta"
     with pytest.raises(TypeError, match="dict without `ptr`"):
         from_pyg({})
 
@@ -109,3 +110,18 @@ def test_no_samples_at_all():
     values, mask = packed_to_padded(torch.zeros(0, 3), torch.tensor([0]))
     assert values.shape == (0, 0, 3)
     assert mask.shape == (0, 0)
+
+
+def test_a_largest_size_that_is_too_small_by_one_is_refused():
+    offsets = torch.tensor([0, 3, 8])
+    assert Sets((8,), offsets=offsets, max_items=5).max_items == 5
+    with pytest.raises(ValueError, match="max_items=4, but the largest set has 5"):
+        Sets((8,), offsets=offsets, max_items=4)
+
+
+def test_items_in_the_order_of_sizes_come_back_in_their_own_order():
+    offsets = torch.tensor([0, 3, 4, 7, 12])
+    shapes, items, back = Sets((12,), offsets=offsets).by_length
+    assert shapes == [(1, 1), (2, 3), (1, 5)]
+    assert items.tolist() == [3, 0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert items[back].tolist() == list(range(12))

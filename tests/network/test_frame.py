@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flashgatr import AxialGATr, GATr, Sets, embed_point, versors
+from flashgatr.algebra import E123
 from flashgatr.frame import Frame, frame_of
 from flashgatr.kernels.paths import plain_kernels
 from flashgatr.versors import translate
@@ -123,3 +124,12 @@ def test_a_frame_of_packed_sets_serves_packed_sets_of_other_sizes():
         items = slice(*offsets[b : b + 2].tolist())
         alone = Frame(frame.reference[b], frame.center[b], frame.length)
         torch.testing.assert_close(out[items], net(queries[items], q[items], frame=alone)[0])
+
+
+def test_the_reference_of_the_data_is_the_mean_of_e123_over_valid_items_and_channels():
+    mv, _ = _input(3, 5)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2, [False] * 5])
+    found = frame_of(mv, Sets((3, 5), mask=mask)).reference
+    e123 = mv[..., E123]
+    expected = torch.stack([e123[0].mean(), e123[1, :3].mean(), e123.new_zeros(())])
+    torch.testing.assert_close(found, expected[:, None])

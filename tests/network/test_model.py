@@ -174,6 +174,13 @@ def test_input_without_points_warns_of_the_dead_join_once():
     assert extract_direction(out).isfinite().all()
 
 
+def test_the_dead_join_is_seen_whatever_the_signs_of_the_other_components():
+    mv = -embed_direction(torch.rand(5, 1, 3, dtype=torch.float64))
+    for x in (mv, -mv):
+        with pytest.warns(UserWarning, match="the input has no e123"):
+            make_net(in_mv_channels=1, in_s_channels=0)(x)
+
+
 @pytest.mark.parametrize(
     ("weights", "text"),
     [

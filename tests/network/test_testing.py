@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 
 from flashgatr import GATr, testing
+from flashgatr.algebra import E123
 from flashgatr.ops import norm
 
 MV, S = torch.randn(3, 5, 2, 16), torch.randn(3, 5, 1)
@@ -104,3 +105,10 @@ def test_strategies_name_the_missing_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
     with pytest.raises(ImportError, match="pip install hypothesis"):
         testing.versors()
+
+
+def test_a_join_reference_moves_with_the_input():
+    """The network is equivariant in both; if the reference stayed, mirrors would be violated."""
+    reference = torch.zeros(16)
+    reference[E123] = 2.0
+    assert testing.assert_equivariant(_net(), MV, S, join_reference=reference) < 1e-10

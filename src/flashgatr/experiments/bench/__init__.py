@@ -18,6 +18,7 @@ SPEED = (
     "scaling",
     "inference-latency",
     "cpu-step",
+    "packed-sets",
     "operators",
     "shortcuts",
     "libraries",
@@ -25,7 +26,9 @@ SPEED = (
 """Benchmarks of speed; `nbody-step` comes first, because it times the first call of a process."""
 NAMES = (*SPEED, "numerics", "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
 """The benchmarks that `all` runs, in this order."""
-_OF_DATA = {
+_IN_FOLDERS = {
+    "cpu-step": ("cpu.step", "run"),
+    "packed-sets": ("cpu.packed_sets", "run"),
     "simulator": ("data.simulator", "run"),
     "nbody-labels": ("data.nbody_labels", "run"),
     "artery-preprocessing": ("data.artery_preprocessing", "run"),
@@ -43,7 +46,7 @@ def find(name: str) -> Callable[[], object]:
     if name not in (*NAMES, *_OTHERS):
         known = ", ".join([*NAMES, "scaling-figure", "nbody-figure", "page"])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
-    module, function = (_OF_DATA | _OTHERS).get(name, (name.replace("-", "_"), "run"))
+    module, function = (_IN_FOLDERS | _OTHERS).get(name, (name.replace("-", "_"), "run"))
     found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)
     return found
 

@@ -11,9 +11,9 @@ import statistics
 
 import torch
 
-from . import timing
-from .nbody_step import BATCH, BODIES, RandomSystems
-from .timing import CaseReport, Found
+from .. import timing
+from ..nbody_step import BATCH, BODIES, RandomSystems
+from ..timing import CaseReport, Found
 
 THREADS, ROUNDS = 2, 60
 PATIENCE = 60_000.0

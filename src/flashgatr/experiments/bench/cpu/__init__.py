@@ -1,0 +1,1 @@
+"""Benchmarks for machines without a GPU."""
