@@ -73,14 +73,15 @@ class RowContext(NamedTuple):
         if self.across is None:
             return x.unflatten(0, self.sets.shape)  # type: ignore[no-any-return]
         swapped = x.unflatten(0, self.across).transpose(-4, -3)
-        return swapped.reshape(*self.sets.shape, *x.shape[1:])  # a view unless sets are packed
+        out: Tensor = swapped.reshape(*self.sets.shape, *x.shape[1:])
+        return out  # a view unless sets are packed
 
     def by_row(self, x: Tensor) -> Tensor:
         """The inverse of `by_set`."""
         if self.across is not None:
             *leading, first, second = self.across
             x = x.reshape(*leading, second, first, *x.shape[-2:]).transpose(-4, -3)
-        return x.flatten(0, -3)  # type: ignore[no-any-return]
+        return x.flatten(0, -3)
 
 
 def run_block(

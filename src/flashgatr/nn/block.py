@@ -20,7 +20,7 @@ from .mlp import GeoMLP
 from .norm import EquiLayerNorm
 
 X = TypeVar("X")
-ATTENTION_GAIN, JOIN_GAIN = 10, 4
+ATTENTION_GAIN, JOIN_GAIN = 3, 3
 """What `initialization="geometric"` multiplies: attention's output map, the factors of joins."""
 Pair = tuple[Tensor, Tensor]
 
