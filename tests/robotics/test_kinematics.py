@@ -77,7 +77,7 @@ def test_poses_out_of_reach_are_flagged():
 
 
 def test_poses_beyond_the_joint_limits_are_flagged():
-    q = np.array(HOME) + [math.pi, 0, 0, 0, 0, 0, 0]
+    q = np.array([math.pi, *HOME[1:]])
     position, rotation = kinematics.forward(q)
     found, reached = kinematics.inverse(position, rotation, np.zeros(()), kinematics.branch(q))
     assert not reached

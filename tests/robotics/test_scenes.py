@@ -21,7 +21,7 @@ def test_blocks_lie_flat_on_the_ring_apart_from_each_other():
 
 
 def test_directions_are_those_of_a_square():
-    """More blocks lie towards the corners than along the axes: a square has more of itself there."""
+    """More blocks lie towards the corners than along the axes."""
     _, blocks = layouts.split(scenes.scenes("train", 500))
     angle = np.arctan2(blocks.position[..., 1], blocks.position[..., 0])
     diagonal = abs(np.remainder(angle, np.pi / 2) - np.pi / 4) < np.pi / 8

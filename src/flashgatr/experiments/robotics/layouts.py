@@ -135,7 +135,8 @@ def rotated(state: Floats, angle: float) -> Floats:
     if not kinematics.within_limits(q).all():
         raise ValueError(f"joint 1 cannot turn by {angle:.3f} rad from {state[..., 0]}")
     position = rotations.apply(turn, blocks.position)
-    return join(q, Blocks(position, rotations.to_quaternion(rotation), blocks.held))
+    turned: Floats = join(q, Blocks(position, rotations.to_quaternion(rotation), blocks.held))
+    return turned
 
 
 def _require(state: Array, size: int, name: str) -> None:
