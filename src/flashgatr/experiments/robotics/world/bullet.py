@@ -25,18 +25,21 @@ from .physics import BOX, STEPS
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyBullet prints its build time to the process's stdout when it is imported."""
+    """PyBullet prints its build time when it is imported, past Python's own streams."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    sys.stderr.flush()
+    kept = [os.dup(stream) for stream in (1, 2)]
     with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
+        for stream in (1, 2):
+            os.dup2(nowhere.fileno(), stream)
     try:
         yield
     finally:
-        with suppress(Exception):  # C's own buffer, where there is a C library to ask
+        with suppress(Exception):  # C's own buffers, where there is a C library to ask
             ctypes.CDLL(None).fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
+        for stream, copy in zip((1, 2), kept, strict=True):
+            os.dup2(copy, stream)
+            os.close(copy)
 
 
 with _quiet():

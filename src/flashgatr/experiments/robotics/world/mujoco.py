@@ -49,7 +49,8 @@ def model_text() -> str:
     table = physics.TABLE
     return f"""<mujoco>
   <compiler angle="radian"/>
-  <option timestep="{physics.STEP_SIZE}" gravity="0 0 -{physics.GRAVITY}" integrator="implicitfast"/>
+  <option timestep="{physics.STEP_SIZE}" integrator="implicitfast"
+    gravity="0 0 -{physics.GRAVITY}"/>
   <default><geom condim="4" friction="{physics.FRICTION} 0.01 0.001"/></default>
   <worldbody>
     <geom type="box" size="{table} {table} 0.05" pos="0 0 -0.05"/>
@@ -129,8 +130,8 @@ class MujocoWorld:
             self._data.ctrl[:] = self._target + (step / STEPS + _LEAD) * move
             mujoco.mj_step(self._model, self._data)
         self._target = target
-        kinds = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL)
-        kinds += (mujoco.mjtWarning.mjWARN_BADQACC,)
+        names = ("mjWARN_BADQPOS", "mjWARN_BADQVEL", "mjWARN_BADQACC")
+        kinds = [getattr(mujoco.mjtWarning, name) for name in names]
         if any(self._data.warning[kind].number for kind in kinds):  # MuJoCo started anew
             self.reset(self._last)
         self._last = self.state()

@@ -1,9 +1,9 @@
 """Physics engines behind one protocol, and how a world is moved.
 
-A frame is a tenth of a second of 240 steps: 10 steps of 1/240 s, 24 frames per second. In each
-frame, as in the original evaluation, the arm is driven towards joint angles by position control,
-blocks are attached or released, and every block that is not held loses its velocity. The table's top
-is at height 0, the robot's base at the origin.
+A frame has 10 steps of 1/240 s, so there are 24 frames per second. In each frame, as in the
+original evaluation, the arm is driven towards joint angles by position control, blocks are attached
+or released, and every block that is not held loses its velocity. The table's top is at height 0,
+the robot's base at the origin.
 """
 
 from __future__ import annotations
@@ -83,12 +83,24 @@ def installed(engine: str) -> bool:
 
 
 def require_state(state: Floats) -> Floats:
-    """A state from which physics can start; otherwise an error that says what is wrong with it."""
+    """A state that physics can start from; otherwise an error that says what is wrong with it."""
     x = np.asarray(state, dtype=np.float64)
     if x.shape != (layouts.JOINT,):
         raise ValueError(f"got a state of shape {x.shape}, expected ({layouts.JOINT},)")
     if not np.isfinite(x).all():
         raise ValueError("the state has entries that are not finite; a world needs numbers")
+    _, blocks = layouts.split(x)
+    if (np.linalg.norm(blocks.quaternion, axis=-1) < 1e-6).any():
+        raise ValueError("a block's quaternion is zero; expected a rotation")
+    return x
+
+
+def require_scene(state: Floats) -> Floats:
+    """A state to begin an episode with: all blocks on the table.
+
+    Later they may be elsewhere, where a plan threw them.
+    """
+    x = require_state(state)
     _, blocks = layouts.split(x)
     outside = np.flatnonzero((abs(blocks.position[:, :2]) > TABLE).any(-1))
     if len(outside):
@@ -99,8 +111,6 @@ def require_state(state: Floats) -> Floats:
         )
     if (blocks.position[:, 2] < 0).any():
         raise ValueError(f"block {int(blocks.position[:, 2].argmin())} is below the table")
-    if (np.linalg.norm(blocks.quaternion, axis=-1) < 1e-6).any():
-        raise ValueError("a block's quaternion is zero; expected a rotation")
     return x
 
 

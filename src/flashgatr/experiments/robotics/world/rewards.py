@@ -13,8 +13,10 @@ another, the lowest on the table, none of them held.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import layouts
 from ..layouts import BLOCKS
@@ -32,8 +34,10 @@ UPRIGHT = 0.985
 """Smallest cosine of a block's tilt."""
 FULL = 100.0
 
+Flags: TypeAlias = npt.NDArray[np.bool_]
 
-def pairs(state: Floats) -> Floats:
+
+def pairs(state: Floats) -> Flags:
     """Which block is on which: (..., 4, 4), 1 where block i of a state (..., 39) counts as on j."""
     _, blocks = layouts.split(state)
     apart = blocks.position[..., :, None, :] - blocks.position[..., None, :, :]
@@ -51,7 +55,7 @@ class Original:
     """
 
     goal: tuple[tuple[int, int], ...] | None = None
-    seen: Floats = field(default_factory=lambda: np.zeros((BLOCKS, BLOCKS), dtype=bool))
+    seen: Flags = field(default_factory=lambda: np.zeros((BLOCKS, BLOCKS), dtype=bool))
     progress: int = 0
 
     def update(self, state: Floats) -> float:
@@ -81,7 +85,7 @@ class Original:
         """The pair to make next; at the end, the last one."""
         return None if self.goal is None else self.goal[min(self.progress, len(self.goal) - 1)]
 
-    def _advance(self, now: Floats) -> None:
+    def _advance(self, now: Flags) -> None:
         """One pass over the pairs in the order of the original: several may count in one state."""
         assert self.goal is not None
         for top in range(BLOCKS):
