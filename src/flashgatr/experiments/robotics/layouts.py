@@ -77,18 +77,29 @@ def objects(state: Array) -> tuple[Array, Array, Array]:
 
 
 def to_joint(state: Array, start: Array) -> Path:
-    """Paths (E, T, 49) in the joint layout, for arms that have the joint angles `start` (E, 7)."""
-    position, rotation, flags = objects(state)
+    """Paths (E, T, 49) in the joint layout, for arms that have the joint angles `start` (E, 7).
+
+    If an arm has to go round a joint limit, the rest of its path comes later; see `tracking`.
+    """
     if len(state.shape) != 3 or tuple(start.shape) != (state.shape[0], JOINTS):
         raise ValueError(
             f"got paths of shape {tuple(state.shape)} and joint angles of shape "
             f"{tuple(start.shape)}; expected (E, T, {GEOMETRIC}) and (E, {JOINTS})"
         )
-    q, reached = tracking.track(position[..., 0, :], rotation[..., 0, :, :], start)
-    quaternion = rotations.to_quaternion(rotation[..., 1:, :, :])
-    held = namespace(state).where(flags > 0.5, 1.0, 0.0)
-    held = held + 0 * flags  # in the type of the state
-    return Path(join(q, Blocks(position[..., 1:, :], quaternion, held)), reached)
+    if namespace(state) is not np:  # tracking is a loop over frames: quickest on the CPU
+        numbers, angles = (x.detach().cpu().double().numpy() for x in (state, start))
+        found = to_joint(numbers, angles)
+        xp = namespace(state)
+        return Path(
+            xp.as_tensor(found.state, dtype=state.dtype, device=state.device),
+            xp.as_tensor(found.reached, device=state.device),
+        )
+    position, rotation, flags = objects(state)
+    q, frame, reached = tracking.track(position[..., 0, :], rotation[..., 0, :, :], start)
+    rows = np.arange(len(state))[:, None]
+    quaternion = rotations.to_quaternion(rotation[rows, frame, 1:])
+    held = np.where(flags[rows, frame] > 0.5, 1.0, 0.0)
+    return Path(join(q, Blocks(position[rows, frame, 1:], quaternion, held)), reached)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ needs no physics. One stack takes less than 128 frames, of which 24 are a second
 `diversity` from 0 to 1 makes the task more ambiguous. At 0 the plan is a function of the scene: the
 tower grows on the block with the smallest sum of distances to the others, the block nearest to the
 tower comes next, the endeffector keeps its yaw towards the base. At 1, order, yaw, arm angle,
-branch, detour, height and pace are random. The expert starts from any state, also with a tower half
-built or a block in hand.
+detour, height and pace are random. Where a plan would collide, another one is drawn, with more
+diversity if need be. The expert starts from any state, also with a tower half built or a block in
+hand.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from . import clearance, motion
 GAP = 0.01  # metres between endeffector and a block it attaches
 LIFT = 0.08  # metres between the lower side of a carried block and what it passes over
 DWELL = 2  # frames at rest before attaching, and before releasing
-ATTEMPTS, TRIES = 8, 10
+ATTEMPTS, TRIES = 20, 5
 _DETOUR = np.array([0.25, 0.2, 0.25, 0.2, 0.25, 0.2, 0.25])  # radians, largest
 
 
@@ -85,7 +86,7 @@ def demonstrate(
     if state.shape != (layouts.JOINT,) or not np.isfinite(state).all():
         raise ValueError(f"a state has {layouts.JOINT} finite numbers, got {state}")
     for attempt in range(ATTEMPTS):
-        spread = diversity * (1 - attempt / ATTEMPTS)
+        spread = diversity + (1 - diversity) * attempt / ATTEMPTS
         found = _attempt(state, chance, spread)
         if found is not None:
             return found
@@ -109,9 +110,9 @@ def _attempt(
     ends: list[int] = []
     while left:
         block = _next(plan, tower, left, chance, spread)
-        for number in range(TRIES):
+        for _ in range(TRIES if spread else 1):
             trial = plan.copy()
-            if _stack(trial, block, tower, chance, spread * (1 - number / TRIES)):
+            if _stack(trial, block, tower, chance, spread):
                 break
         else:
             return None

@@ -2,7 +2,8 @@
 
 A posture is a solution of the inverse kinematics with the endeffector pointing down. Candidates
 differ in the yaw of the endeffector, the arm angle and the branch; the best one needs the least
-joint travel. Motions have the minimum-jerk profile 10 s³ - 15 s⁴ + 6 s⁵.
+joint travel. All but the branch of `kinematics.HOME` are a last resort: to change it, the arm has
+to pass through a singular pose. Motions have the minimum-jerk profile 10 s³ - 15 s⁴ + 6 s⁵.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def posture(
         return None
     cost = abs(q[-1] - now).max(-1) + 0.1 * abs(q[-1] - now).sum(-1)
     cost = cost + 0.3 * abs(YAWS)[:, None, None] + 0.5 * abs(ARM_ANGLES)[None, :, None]
-    cost = cost + 1.5 * ~_FORWARD + noise * chance.gumbel(size=cost.shape)
+    cost = cost + 100.0 * ~_FORWARD + noise * chance.gumbel(size=cost.shape)
     best = np.unravel_index(np.argmin(np.where(usable, cost, np.inf)), cost.shape)
     a, b, c = (int(k) for k in best)
     return Posture(q[-1, a, b, c], float(yaws[a]), float(angles[b]), signs[c])

@@ -44,41 +44,41 @@ def forward(q: Array) -> tuple[Array, Array]:
 
 def skeleton(q: Array) -> Array:
     """Base, shoulder, elbow, wrist and endeffector (..., 5, 3), for pictures."""
-    base, shoulder, elbow, wrist, rotation = _chain(q)
+    _, _, shoulder, elbow, wrist, rotation = _chain(q)
     tip = wrist + TOOL * rotation[..., 2]
-    return namespace(q).stack([base, shoulder, elbow, wrist, tip], axis=-2)
+    return namespace(q).stack([0 * tip, shoulder, elbow, wrist, tip], axis=-2)
 
 
-def _chain(q: Array) -> tuple[Array, Array, Array, Array, Array]:
+def _chain(q: Array) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Rotations after joints 3 and 5, shoulder, elbow, wrist, and rotation after joint 7."""
+    zero = 0 * q[..., 0]
     upper = _zyz(q[..., 0], q[..., 1], q[..., 2])
-    rotation = upper @ _zyz(0 * q[..., 3], -q[..., 3], q[..., 4])
-    base = 0 * upper[..., 2]
-    shoulder = base + constant((0, 0, SHOULDER), q)
+    fore = upper @ _zyz(zero, -q[..., 3], q[..., 4])
+    shoulder = 0 * upper[..., 2] + constant((0, 0, SHOULDER), q)
     elbow = shoulder + UPPER * upper[..., 2]
-    wrist = elbow + FORE * rotation[..., 2]
-    return base, shoulder, elbow, wrist, rotation @ _zyz(0 * q[..., 5], q[..., 5], q[..., 6])
+    wrist = elbow + FORE * fore[..., 2]
+    return upper, fore, shoulder, elbow, wrist, fore @ _zyz(zero, q[..., 5], q[..., 6])
 
 
-def axes(q: Array) -> tuple[Array, Array]:
-    """The axes of the seven joints, and a point on each (..., 7, 3)."""
+def axes(q: Array) -> tuple[Array, Array, Array, Array]:
+    """Axes of the seven joints and a point on each (..., 7, 3); then what `forward` gives."""
     xp = namespace(q)
     zero = 0 * q[..., 0]
     first = _zyz(q[..., 0], zero, zero)
-    upper = _zyz(q[..., 0], q[..., 1], q[..., 2])
-    _, shoulder, elbow, wrist, last = _chain(q)
-    fore = upper @ _zyz(zero, -q[..., 3], q[..., 4])
+    upper, fore, shoulder, elbow, wrist, last = _chain(q)
     axis = [first[..., 2], first[..., 1], upper[..., 2], -upper[..., 1]]
     axis += [fore[..., 2], fore[..., 1], last[..., 2]]
     points = [shoulder] * 3 + [elbow] + [wrist] * 3
-    return xp.stack(axis, axis=-2), xp.stack(points, axis=-2)
+    tip = wrist + TOOL * last[..., 2]
+    return xp.stack(axis, axis=-2), xp.stack(points, axis=-2), tip, last
 
 
 def arm_angle(q: Array) -> Array:
     """The arm angle of joint angles, in (-pi, pi]; 0 where the elbow is on top."""
     xp = namespace(q)
-    _, shoulder, _, wrist, _ = _chain(q)
+    upper, _, shoulder, _, wrist, _ = _chain(q)
     along, up, side = _circle(wrist - shoulder)
-    axis = _zyz(q[..., 0], q[..., 1], q[..., 2])[..., 1]  # of the elbow
+    axis = upper[..., 1]  # of the elbow
     toward = xp.where(q[..., 3:4] < 0, -1.0, 1.0) * cross(axis, along)
     return xp.arctan2((toward * side).sum(-1), (toward * up).sum(-1))
 
