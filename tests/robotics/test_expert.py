@@ -117,9 +117,14 @@ def test_collisions_are_seen():
         return np.array([[x, 0, z]]), flat
 
     assert clearance.clear(tool, None, others)
-    assert not clearance.clear((others[0] + [0, 0, 0.01], tool[1]), None, others)
+    low = np.array([[0.5, 0, 0.07]]), tool[1]  # a centimetre above the block
+    assert clearance.clear(low, None, others)
+    assert not clearance.clear(low, None, others, margin=0.03)
+    assert not clearance.clear((low[0] - 0.02, low[1]), None, others)
     assert clearance.clear(tool, block(0.5, 0.09), others)  # on top of it
     assert clearance.clear(tool, block(0.7, 0.03), others)  # beside it
+    assert not clearance.clear(tool, block(0.72, 0.03), others, margin=0.03)
+    assert clearance.clear(tool, block(0.74, 0.03), others, margin=0.03)
     assert not clearance.clear(tool, block(0.55, 0.05), others)
     assert not clearance.clear(tool, block(0.69, 0.03), others)
     assert not clearance.clear(tool, block(0.8, -0.01), others)  # in the table

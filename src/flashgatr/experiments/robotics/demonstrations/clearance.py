@@ -25,36 +25,33 @@ def clear(
     tool: tuple[Floats, Floats],
     held: tuple[Floats, Floats] | None,
     others: tuple[Floats, Floats],
+    margin: float = 0.0,
 ) -> bool:
-    """Whether a motion collides with nothing.
+    """Whether a motion keeps a distance of `margin` from everything, or touches at most.
 
     `tool` has the poses (T, 3), (T, 3, 3) of the endeffector, `held` those of the block it carries,
     and `others` the poses (n, 3), (n, 3, 3) of the blocks at rest.
     """
     position, rotation = tool
     along = -rotation[..., 2]  # from the tip back along the tool
-    rod = position[:, None] + np.linspace(0.01, TOOL_LENGTH, 4)[:, None] * along[:, None]
-    if rod[..., 2].min() < FLOOR or _inside(rod, others, TOOL_RADIUS):
+    rod = position[:, None] + np.linspace(0, TOOL_LENGTH, 5)[:, None] * along[:, None]
+    around = np.array([TOOL_RADIUS, TOOL_RADIUS, margin])
+    if rod[..., 2].min() < FLOOR or _inside(rod, others, around):
         return False
     if held is None:
         return True
+    around = np.array([margin - NARROWER, margin - NARROWER, margin])
     points = held[0][:, None] + np.einsum("tij,pj->tpi", held[1], _POINTS * _HALF)
-    if points[..., 2].min() < -THINNER or _inside(points, others, -NARROWER):
+    if points[..., 2].min() < -THINNER or _inside(points, others, around):
         return False
     resting = others[0][:, None] + np.einsum("nij,pj->npi", others[1], _POINTS * _HALF)
-    flat = np.broadcast_to(resting.reshape(1, -1, 3), (len(position), resting.shape[0] * 18, 3))
-    return not _inside_own(flat, held)
+    local = rotations.apply(
+        rotations.transpose(held[1])[:, None], resting.reshape(-1, 3) - held[0][:, None]
+    )  # in the frame of the held block
+    return not (abs(local) < _HALF + around).all(-1).any()
 
 
-def _inside(points: Floats, boxes: tuple[Floats, Floats], margin: float) -> bool:
-    """Whether any point (T, p, 3) is inside any box."""
-    local = np.einsum(
-        "nji,tpnj->tpni", boxes[1], points[:, :, None] - boxes[0]
-    )  # in the frame of each box
-    return bool((abs(local) < _HALF + np.array([margin, margin, 0])).all(-1).any())
-
-
-def _inside_own(points: Floats, box: tuple[Floats, Floats]) -> bool:
-    """Whether any point (T, p, 3) is inside the box of its frame."""
-    local = rotations.apply(rotations.transpose(box[1])[:, None], points - box[0][:, None])
-    return bool((abs(local) < _HALF + np.array([-NARROWER, -NARROWER, 0.0])).all(-1).any())
+def _inside(points: Floats, boxes: tuple[Floats, Floats], around: Floats) -> bool:
+    """Whether any point (T, p, 3) is inside any box that is larger by `around` on each side."""
+    local = np.einsum("nji,tpnj->tpni", boxes[1], points[:, :, None] - boxes[0])
+    return bool((abs(local) < _HALF + around).all(-1).any())

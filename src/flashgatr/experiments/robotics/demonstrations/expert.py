@@ -28,6 +28,7 @@ from . import clearance, motion
 
 GAP = 0.01  # metres between endeffector and a block it attaches
 LIFT = 0.08  # metres between the lower side of a carried block and what it passes over
+KEEP = 0.03  # metres kept between moving and resting things on the way from place to place
 DWELL = 2  # frames at rest before attaching, and before releasing
 ATTEMPTS, TRIES = 20, 5
 _DETOUR = np.array([0.25, 0.2, 0.25, 0.2, 0.25, 0.2, 0.25])  # radians, largest
@@ -50,8 +51,8 @@ class _Plan:
     def copy(self) -> _Plan:
         return _Plan(self.q, self.position, self.rotation, self.held, list(self.frames))
 
-    def go(self, q: Floats, held: int | None) -> bool:
-        """Add a motion (n, 7) with a block held or none; False if it would collide."""
+    def go(self, q: Floats, held: int | None, margin: float = 0.0) -> bool:
+        """Add a motion (n, 7) with a block held or none; False if it would come too close."""
         tool = kinematics.forward(q)
         position = np.repeat(self.position[None], len(q), 0)
         rotation = np.repeat(self.rotation[None], len(q), 0)
@@ -62,7 +63,7 @@ class _Plan:
             position[:, held] = tool[0] + rotations.apply(tool[1], offset)
             rotation[:, held] = tool[1] @ (turned.T @ self.rotation[held])
             carried = position[:, held], rotation[:, held]
-        if not clearance.clear(tool, carried, (self.position[rest], self.rotation[rest])):
+        if not clearance.clear(tool, carried, (self.position[rest], self.rotation[rest]), margin):
             return False
         flags = np.zeros((len(q), BLOCKS))
         if held is not None:
@@ -184,8 +185,10 @@ def _reach(
     down = motion.vertical(place, above, how)
     wait = np.repeat(down[-1:], DWELL + int(chance.integers(0, 3) * (chance.random() < spread)), 0)
     up = np.concatenate([down[-2::-1], how.above[None]])
-    for share in (1.0, 0.5, 0.0):
-        if plan.go(motion.travel(plan.q, how.above, pace, share * detour), held):
+    # A plan from the middle of things may have to start close to a block.
+    ways = [(1.0, KEEP), (0.5, KEEP), (0.0, KEEP)] + [(0.0, 0.0)] * (len(plan.frames) == 1)
+    for share, margin in ways:
+        if plan.go(motion.travel(plan.q, how.above, pace, share * detour), held, margin):
             break
     else:
         return False
