@@ -15,7 +15,8 @@ hand.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,15 @@ class PlanError(RuntimeError):
     """The expert found no plan for a state."""
 
 
+class _Motion(NamedTuple):
+    """Some frames of a plan."""
+
+    q: Floats  # (n, 7)
+    position: Floats  # (n, 4, 3)
+    rotation: Floats  # (n, 4, 3, 3)
+    flags: Floats  # (n, 4)
+
+
 @dataclass
 class _Plan:
     """A demonstration as far as it is planned: its frames, and the state after them."""
@@ -46,10 +56,10 @@ class _Plan:
     position: Floats  # (4, 3)
     rotation: Floats  # (4, 3, 3)
     held: int | None
-    frames: list[Floats]
+    motions: list[_Motion] = field(default_factory=list)
 
     def copy(self) -> _Plan:
-        return _Plan(self.q, self.position, self.rotation, self.held, list(self.frames))
+        return replace(self, motions=list(self.motions))
 
     def go(self, q: Floats, held: int | None, margin: float = 0.0) -> bool:
         """Add a motion (n, 7) with a block held or none; False if it would come too close."""
@@ -57,22 +67,33 @@ class _Plan:
         position = np.repeat(self.position[None], len(q), 0)
         rotation = np.repeat(self.rotation[None], len(q), 0)
         carried, rest = None, [k for k in range(BLOCKS) if k != held]
+        flags = np.zeros((len(q), BLOCKS))
         if held is not None:
             at, turned = kinematics.forward(self.q)
             offset = turned.T @ (self.position[held] - at)
             position[:, held] = tool[0] + rotations.apply(tool[1], offset)
             rotation[:, held] = tool[1] @ (turned.T @ self.rotation[held])
-            carried = position[:, held], rotation[:, held]
-        if not clearance.clear(tool, carried, (self.position[rest], self.rotation[rest]), margin):
-            return False
-        flags = np.zeros((len(q), BLOCKS))
-        if held is not None:
             flags[:, held] = 1
-        quaternion = rotations.to_quaternion(rotation)
-        self.frames.append(layouts.join(q, Blocks(position, quaternion, flags)))
+            carried = position[:, held], rotation[:, held]
+        others = self.position[rest], self.rotation[rest]
+        if not clearance.clear(tool, carried, others, margin):
+            return False
+        self.motions.append(_Motion(q, position, rotation, flags))
         self.q, self.position, self.rotation = q[-1], position[-1], rotation[-1]
         self.held = held
         return True
+
+    @property
+    def length(self) -> int:
+        """The number of frames, without the first."""
+        return sum(len(motion.q) for motion in self.motions)
+
+    def states(self) -> Floats:
+        """The frames (n, 39), without the first."""
+        q, position, rotation, flags = (np.concatenate(x) for x in zip(*self.motions, strict=True))
+        quaternion = rotations.to_quaternion(rotation)
+        found: Floats = layouts.join(q, Blocks(position, quaternion, flags))
+        return found
 
 
 def demonstrate(
@@ -104,7 +125,6 @@ def _attempt(
         blocks.position,
         rotations.from_quaternion(blocks.quaternion),
         int(carried[0]) if len(carried) else None,
-        [state[None]],
     )
     tower = _tower(state, plan, chance, spread)
     left = [k for k in range(BLOCKS) if k not in tower]
@@ -120,8 +140,8 @@ def _attempt(
         plan = trial
         tower.append(block)
         left.remove(block)
-        ends.append(sum(map(len, plan.frames)) - 1)
-    return np.concatenate(plan.frames), ends
+        ends.append(plan.length)
+    return np.concatenate([state[None], *([plan.states()] if ends else [])]), ends
 
 
 def _tower(state: Floats, plan: _Plan, chance: np.random.Generator, spread: float) -> list[int]:
@@ -186,15 +206,11 @@ def _reach(
     wait = np.repeat(down[-1:], DWELL + int(chance.integers(0, 3) * (chance.random() < spread)), 0)
     up = np.concatenate([down[-2::-1], how.above[None]])
     # A plan from the middle of things may have to start close to a block.
-    ways = [(1.0, KEEP), (0.5, KEEP), (0.0, KEEP)] + [(0.0, 0.0)] * (len(plan.frames) == 1)
+    ways = [(1.0, KEEP), (0.5, KEEP), (0.0, KEEP)] + [(0.0, 0.0)] * (not plan.motions)
     for share, margin in ways:
         if plan.go(motion.travel(plan.q, how.above, pace, share * detour), held, margin):
             break
     else:
         return False
-    return (
-        plan.go(down, held)
-        and plan.go(wait[:-1], held)
-        and plan.go(wait[-1:], then)
-        and plan.go(up, then)
-    )
+    down = np.concatenate([down, wait[:-1]])
+    return plan.go(down, held) and plan.go(np.concatenate([wait[-1:], up]), then)
