@@ -87,4 +87,5 @@ def released(state: Tensor) -> Tensor:
 def _shortened(x: Tensor, largest: float) -> Tensor:
     """Vectors (..., 3) with their lengths limited."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * (largest / length.clamp(min=largest))
+    factor: Tensor = largest / length.clamp(min=largest)
+    return x * factor
