@@ -7,20 +7,28 @@ from flashgatr import versors
 from flashgatr.experiments.baselines.time_embedding import sinusoids
 from flashgatr.experiments.baselines.unet import LinearAttention, TemporalUNet
 from flashgatr.experiments.robotics import state
+from flashgatr.experiments.robotics.demonstrations.shards import to_tensors
+from flashgatr.experiments.robotics.demonstrations.stream import Recipe, stream
 from flashgatr.experiments.robotics.diffusion import (
     Schedule,
     denoising_errors,
     draw_clamps,
     mean_over_free_frames,
 )
+from flashgatr.experiments.robotics.layouts import GEOMETRIC, Scale
 from flashgatr.experiments.robotics.models import (
     MODELS,
     GATrDenoiser,
     TransformerDenoiser,
     UNetDenoiser,
 )
-from flashgatr.experiments.robotics.sampling import SeededNoise, ancestral, condition, sample
-from tests.robotics.scenes import demonstrations
+from flashgatr.experiments.robotics.sampling import (
+    SeededNoise,
+    ancestral,
+    condition,
+    ddim,
+    sample,
+)
 
 SMALL = dict(num_blocks=2, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
 SMALL_OF = {
@@ -37,7 +45,7 @@ def make(name, dtype=torch.float64, **options):
 
 
 def inputs(batch=2, frames=8, dtype=torch.float64):
-    x = torch.randn(batch, frames, state.STATE, dtype=dtype)
+    x = torch.randn(batch, frames, GEOMETRIC, dtype=dtype)
     return x, torch.randint(1000, (batch,)), draw_clamps("ends", batch, frames, x.device)
 
 
@@ -116,14 +124,47 @@ def test_plans_turn_with_the_scene_through_all_denoising_steps():
     def variants(x):
         return torch.cat([x, state.rotated(x, turn), permuted(x)])
 
-    first = torch.randn(1, state.STATE, dtype=torch.float64)
-    draw = SeededNoise([3], (frames, state.STATE), first)
+    first = torch.randn(1, GEOMETRIC, dtype=torch.float64)
+    draw = SeededNoise([3], (frames, GEOMETRIC), first)
     known, clamp = condition(variants(first), frames)
     plan = ancestral(Schedule.cosine())
     found = sample(model, plan, known, clamp, lambda k: variants(draw(k)), bound=state.bounded)
     assert (found - variants(found[:1])).abs().max() < 1e-8
     assert torch.equal(found[:, 0], variants(first))
     assert found[:1, 1:].abs().max() > 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_captured_step_samples_as_the_loop_does(name):
+    """One CUDA graph, replayed, against the same sampler in a plain loop on the CPU.
+
+    Both in float64, where rounding of two devices stays small through all steps.
+    """
+    model, plan = make(name), ddim(Schedule.cosine(), 50, eta=1.0)
+    known, clamp = condition(torch.randn(2, GEOMETRIC, dtype=torch.float64), 8)
+    noise = torch.randn(51, 2, 8, GEOMETRIC, dtype=torch.float64)
+    ours = sample(model, plan, known, clamp, lambda k: noise[k], bound=state.bounded)
+    model, known, clamp, noise = model.cuda(), known.cuda(), clamp.cuda(), noise.cuda()
+    found = sample(model, plan, known, clamp, lambda k: noise[k], bound=state.bounded)
+    torch.testing.assert_close(found.cpu(), ours, rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_step_follows_the_weights():
+    """Sampling again after training must not use weights that an earlier call prepared."""
+    model, plan = make("gatr", torch.float32).cuda(), ddim(Schedule.cosine(), 3)
+    known, clamp = condition(torch.randn(2, GEOMETRIC, device="cuda"), 8)
+    noise = torch.randn(2, 8, GEOMETRIC, device="cuda")
+    before = sample(model, plan, known, clamp, lambda k: noise)
+    torch.testing.assert_close(sample(model, plan, known, clamp, lambda k: noise), before)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1.1)
+    after = sample(model, plan, known, clamp, lambda k: noise)
+    assert (after - before).abs().max() > 1e-3
 
 
 def test_sizes_are_those_of_the_paper():
@@ -141,7 +182,9 @@ def test_sizes_are_those_of_the_paper():
 
 def trained_loss(model, steps, lr, batch=8, frames=8):
     """Mean loss of the last ten of a few steps of training. An answer of zero has a loss of 1."""
-    clean = state.normalised(demonstrations(8).frames).unflatten(0, (-1, frames))
+    states = to_tensors(list(stream(Recipe(), 4, workers=1))).states
+    whole = len(states) // frames * frames
+    clean = Scale().normalize(states[:whole]).unflatten(0, (-1, frames))
     schedule = Schedule.cosine().to("cpu", torch.float32)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     losses = []
@@ -237,7 +280,7 @@ def test_trajectories_that_do_not_fit_are_refused():
 
 def test_the_rotations_of_this_file_are_rotations():
     matrix = versors.to_matrix(versors.sample(3, kind="rotation"))[..., :3, :3].double()
-    x = torch.randn(3, state.STATE, dtype=torch.float64)
+    x = torch.randn(3, GEOMETRIC, dtype=torch.float64)
     turned = state.rotated(x, matrix)
     first = state.split(x).position[1, 2] @ matrix[1].T
     torch.testing.assert_close(state.split(turned).position[1, 2], first)

@@ -1,16 +1,15 @@
-"""The robotics experiment as the trainer sees it, on invented demonstrations."""
+"""The robotics experiment as the trainer sees it, on a few demonstrations."""
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.robotics import state
+from flashgatr.experiments.robotics.demonstrations import shards
 from flashgatr.experiments.robotics.diffusion import Schedule
+from flashgatr.experiments.robotics.layouts import HORIZON, Scale
 from flashgatr.experiments.robotics.task import RoboticsTask
-from flashgatr.experiments.robotics.windows import DataError, Demonstrations, Windows, load
 from flashgatr.train import Trainer, distributed
-from tests.robotics.scenes import demonstrations
 
 CPU = torch.device("cpu")
 SMALL = [
@@ -18,7 +17,7 @@ SMALL = [
     "model.options.hidden_channels=32",
     "model.options.num_blocks=2",
     "model.options.num_heads=2",
-    "data.options.frames=8",
+    "data.options.held_out=4",
     "data.options.validation_windows=20",
     "data.options.test_windows=20",
 ]
@@ -29,9 +28,7 @@ GATR += ["model.options.hidden_mv_channels=4", "model.options.hidden_s_channels=
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     found = tmp_path_factory.mktemp("demonstrations")
-    for seed, (name, count) in enumerate(dict(train=6, validation=2, test=2).items()):
-        made = demonstrations(count, seed=seed, leg=6)
-        save_file(made._asdict(), found / f"{name}.safetensors")
+    shards.generate(found, 9, workers=1)
     return found
 
 
@@ -39,23 +36,14 @@ def make(folder, *changes, small=SMALL):
     return RoboticsTask(override(RunConfig(), [f"data.folder='{folder}'", *small, *changes]), CPU)
 
 
-def test_every_frame_begins_a_window_that_ends_at_rest():
-    frames = torch.arange(7.0)[:, None].expand(7, state.STATE) * 0.5
-    windows = Windows(Demonstrations(frames, torch.tensor([0, 4, 7])), 3, CPU)
-    assert len(windows) == 7
-    found = windows[torch.arange(7)][..., 0]  # 0.5 m is the unit
-    expected = [[0, 1, 2], [1, 2, 3], [2, 3, 3], [3, 3, 3], [4, 5, 6], [5, 6, 6], [6, 6, 6]]
-    assert found.tolist() == expected
-
-
 def test_batches_are_windows_with_noise(folder):
     task = make(folder)
     batch = task.batch(torch.tensor([3, 50]))
-    frames = state.normalised(load(folder, "train").frames)
-    torch.testing.assert_close(batch.clean[0], frames[3:11])
+    every = shards.load(folder)
+    torch.testing.assert_close(batch.clean[0], Scale().normalize(every.states[3 : 3 + HORIZON]))
     assert batch.noise.std().item() == pytest.approx(1, abs=0.1)
-    assert batch.clamp.tolist() == [[True] + [False] * 7] * 2
-    assert task.samples == len(frames)
+    assert batch.clamp.tolist() == [[True] + [False] * 127] * 2
+    assert task.samples == every.first(5).count
 
 
 def test_a_batch_is_a_function_of_the_random_state(folder):
@@ -82,7 +70,7 @@ def test_augmented_windows_are_turned_about_the_vertical(folder):
 def test_the_current_state_shows_no_held_block(folder):
     """Planning forgets flags after each phase; the model must recognise a held block without."""
     task = make(folder)
-    held = state.split(task._train.frames).flags.amax(-1).argmax()
+    held = state.split(task._train.states).flags[:150].amax(-1).argmax()  # of the first of them
     batch = task.batch(held[None])
     seen = []
 
@@ -97,7 +85,7 @@ def test_the_current_state_shows_no_held_block(folder):
 
 
 def test_the_loss_of_zero_is_the_size_of_the_noise(folder):
-    batch = make(folder).batch(torch.arange(180))
+    batch = make(folder).batch(torch.arange(30))
     zero = torch.nn.Module()
     zero.forward = lambda x, t, clamp: torch.zeros_like(x)
     squared, _ = make(folder).loss(zero, batch)
@@ -179,25 +167,28 @@ def _failing_after(task, calls):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ("data.options.frame=8", "did you mean data.options.frames"),
+        ("data.options.losses=l1", "did you mean data.options.loss"),
         ("data.options.loss=huber", "one of 'l2', 'l1', got 'huber'"),
-        ("data.options.frames=1", "at least 2, got 1"),
+        ("data.options.held_out=1", "at least 2, got 1"),
         ("data.options.release=1", "true or false, got 1"),
-        ("data.folder=nowhere", "test.safetensors is missing"),
+        ("data.folder=nowhere", "no demonstrations in nowhere"),
         ("model.name=gtr", "did you mean 'gatr'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(folder, change, complaint):
-    with pytest.raises((ConfigError, DataError, ValueError), match=complaint):
+    with pytest.raises(ValueError, match=complaint):
         make(folder, change)
 
 
-def test_malformed_demonstrations_are_refused(folder, tmp_path):
-    with pytest.raises(DataError, match="holds 6 demonstrations, got a limit of 7"):
-        load(folder, "train", 7)
-    assert len(load(folder, "train", 2).offsets) == 3
-    with pytest.raises(DataError, match=r"got frames \(5, 49\) and 3 offsets, .* \[4\]"):
-        Windows(Demonstrations(torch.zeros(5, 49), torch.tensor([0, 2, 4])), 3, CPU)
-    save_file({"frames": torch.zeros(5, 49)}, tmp_path / "train.safetensors")
-    with pytest.raises(DataError, match="lacks offsets"):
-        load(tmp_path, "train")
+def test_demonstrations_of_the_sets_are_different(folder):
+    """Nine demonstrations, four held out: five, two and two."""
+    task, every = make(folder), shards.load(folder)
+    sets = task._sets
+    assert [len(sets[name]) for name in ("train", "validation", "test")] == [5, 2, 2]
+    joined = torch.cat([x.states for x in sets.values()])
+    assert torch.equal(joined, every.states)
+    few = make(folder, "data.train_samples=2")
+    assert torch.equal(few._sets["train"].states, every.first(2).states)
+    assert few.data_hash != task.data_hash
+    with pytest.raises(ConfigError, match=r"holds 9 demonstrations, of which .* 6 are needed"):
+        make(folder, "data.train_samples=6").samples  # noqa: B018

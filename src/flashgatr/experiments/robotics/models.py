@@ -29,7 +29,8 @@ from ..baselines.time_embedding import TimeEmbedding
 from ..baselines.transformer import AxialTransformer
 from ..baselines.unet import TemporalUNet
 from .diffusion import Schedule
-from .state import OBJECTS, PER_OBJECT, STATE, join, split
+from .layouts import GEOMETRIC, OBJECTS, PER_OBJECT
+from .state import join, split
 
 _TIME_WIDTH = 128
 """Sines and cosines of the diffusion step, as in Diffuser."""
@@ -130,7 +131,7 @@ class UNetDenoiser(nn.Module):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
-        self.net = TemporalUNet(STATE, **options)
+        self.net = TemporalUNet(GEOMETRIC, **options)
 
     def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
         return self.net(x, t)  # type: ignore[no-any-return]

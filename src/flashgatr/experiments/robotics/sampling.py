@@ -24,7 +24,7 @@ from .diffusion import Denoiser, Schedule
 Noise = Callable[[int], Tensor]
 """Noise (B, H, D) by number: 0 is where sampling starts, k is added in step k = 1, 2, ...
 
-It is called once for every number, in order.
+It is called in order, and once for every number that a step uses.
 """
 Progress = Callable[[int, int], None]
 """Called after every step with the number of finished steps and of all steps."""
@@ -157,14 +157,18 @@ def sample(
             f"got {tuple(known.shape)} and {clamp.dtype} {tuple(clamp.shape)}"
         )
     step = _Step(denoiser, plan, known, clamp, bound)
+    is_random = (plan.rows[:, -1] != 0).tolist()
     with _frozen(denoiser):
         advance = step.captured() if known.is_cuda else step.advance
         step.start(noise(0))
         for number in range(1, len(plan) + 1):
-            step.z.copy_(noise(number))
+            if is_random[number - 1]:
+                step.z.copy_(noise(number))
             advance()
             if progress is not None:
                 progress(number, len(plan))
+        if known.is_cuda:
+            torch.cuda.synchronize(known.device)  # the graph is freed now
     return step.x
 
 

@@ -9,7 +9,7 @@ diffusion steps and with fixed noise; success at planning is measured apart from
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from ...train.settings import ConfigError, RunConfig, suggest
 from ..experiment import Experiment
 from ..hashing import hash_of
+from .demonstrations.shards import describe, load
+from .demonstrations.windows import Demonstrations
 from .diffusion import Schedule, denoising_errors, draw_clamps, mean_over_free_frames
+from .layouts import HORIZON, Scale
 from .metrics import summarise, window_errors
 from .models import MODELS
-from .state import HORIZON, released, rotated
-from .windows import Demonstrations, Windows, load
+from .state import released, rotated
 
 FIXED = 20_231_210
 """Seed of the noise of validation and evaluation, which is the same for all runs."""
@@ -37,9 +39,9 @@ class Options:
     loss: "l2" (mean squared error) or "l1" (mean absolute error)
     clamps: which frames are clamped in training: the "first", or at random the first, the last or
         both ("ends", as Diffuser was trained)
-    release: the clamped first frame says that no block is held, as planning does after each phase
+    release: clamped frames say that no block is held, as planning does after each phase
     augment: every training window is turned about the vertical by a random angle in every step
-    frames: frames of a window
+    held_out: the last demonstrations of the folder, one half for validation, one for the test
     validation_windows, test_windows: number of windows, evenly spaced over the demonstrations
     """
 
@@ -47,9 +49,9 @@ class Options:
     clamps: Literal["first", "ends"] = "first"
     release: bool = True
     augment: bool = False
-    frames: int = HORIZON
+    held_out: int = 200
     validation_windows: int = 512
-    test_windows: int = 4096
+    test_windows: int = 2048
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Options:
@@ -68,7 +70,7 @@ class Options:
             elif hint is bool:
                 fits, expected = isinstance(value, bool), "true or false"
             else:
-                least = 2 if name == "frames" else 1
+                least = 2 if name == "held_out" else 1
                 fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
                 expected = f"an integer of at least {least}"
             if not fits:
@@ -98,27 +100,43 @@ class RoboticsTask:
         self.schedule = Schedule.cosine().to(device, torch.float32)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = _build(config.model.name, dict(config.model.options))
+        describe(self.folder)  # missing data are an error now rather than later
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
-        self._test  # noqa: B018  missing data are an error now, not after the last step
 
     @cached_property
     def samples(self) -> int:
         """Number of training windows. Reads the validation set as well, which training needs."""
         self._validation  # noqa: B018
-        return len(self._train)
+        return self._train.count
 
     @cached_property
-    def _demonstrations(self) -> Demonstrations:
-        return load(self.folder, "train", self._limit)
+    def _sets(self) -> dict[str, Demonstrations]:
+        """The demonstrations of the three sets."""
+        every, apart = load(self.folder), self.options.held_out
+        most = len(every) - apart
+        train = self._limit or most
+        if not 0 < train <= most:
+            raise ConfigError(
+                f"{self.folder} holds {len(every)} demonstrations, of which "
+                f"data.options.held_out = {apart} are for validation and test; {max(train, 1)} "
+                "are needed for training; make more, or change one of the numbers"
+            )
+        half = len(every) - apart // 2
+        return {
+            "train": every.first(train),
+            "validation": _between(every, most, half),
+            "test": _between(every, half, len(every)),
+        }
 
     @cached_property
-    def _train(self) -> Windows:
-        return Windows(self._demonstrations, self.options.frames, self.device)
+    def _train(self) -> Demonstrations:
+        return _normalised(self._sets["train"]).to(self.device)
 
     @cached_property
     def data_hash(self) -> str:
-        return hash_of(x.numpy() for x in self._demonstrations)
+        train = self._sets["train"]
+        return hash_of(x.numpy() for x in (train.states, train.offsets))
 
     @cached_property
     def _validation(self) -> TrajectoryBatch:
@@ -133,19 +151,19 @@ class RoboticsTask:
 
         They are on the CPU: the numbers are the same for every device.
         """
-        windows = Windows(load(self.folder, name), self.options.frames, torch.device("cpu"))
-        count = min(count, len(windows))
-        clean = windows[torch.arange(count) * len(windows) // count]
+        demonstrations = _normalised(self._sets[name])
+        count = min(count, demonstrations.count)
+        clean = demonstrations.windows(torch.arange(count) * demonstrations.count // count)
         generator = torch.Generator().manual_seed(FIXED)
         t = (torch.arange(count) * 2 + 1) * self.schedule.steps // (2 * count)
         t = t[torch.randperm(count, generator=generator)]
         noise = torch.randn(clean.shape, generator=generator)
-        clamp = draw_clamps("first", count, self.options.frames, clean.device)
+        clamp = draw_clamps("first", count, HORIZON, clean.device)
         return TrajectoryBatch(clean, noise, t, clamp)
 
     def batch(self, indices: Tensor) -> TrajectoryBatch:
-        clean = self._train[indices.to(self.device)]
-        count, frames, _ = clean.shape
+        clean = self._train.windows(indices.to(self.device))
+        count = len(clean)
         if self.options.augment:
             angle = 2 * math.pi * torch.rand(count, device=self.device)
             clean = rotated(clean, _about_vertical(angle)[:, None])
@@ -153,7 +171,7 @@ class RoboticsTask:
             clean,
             torch.randn_like(clean),
             torch.randint(self.schedule.steps, (count,), device=self.device),
-            draw_clamps(self.options.clamps, count, frames, self.device),
+            draw_clamps(self.options.clamps, count, HORIZON, self.device),
         )
 
     def loss(self, model: nn.Module, batch: TrajectoryBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -199,6 +217,17 @@ class RoboticsTask:
 
 def _build(name: str, options: dict[str, Any]) -> nn.Module:
     return Experiment("robotics", RoboticsTask, models=MODELS).build(name, options)
+
+
+def _normalised(demonstrations: Demonstrations) -> Demonstrations:
+    return replace(demonstrations, states=Scale().normalize(demonstrations.states))
+
+
+def _between(every: Demonstrations, start: int, end: int) -> Demonstrations:
+    """Demonstrations `start` to `end - 1`."""
+    offsets = every.offsets[start : end + 1]
+    states = every.states[int(offsets[0]) : int(offsets[-1])]
+    return replace(every, states=states, offsets=offsets - offsets[0])
 
 
 def _about_vertical(angle: Tensor) -> Tensor:
