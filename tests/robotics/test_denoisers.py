@@ -6,7 +6,7 @@ import torch
 from flashgatr import versors
 from flashgatr.experiments.baselines.time_embedding import sinusoids
 from flashgatr.experiments.baselines.unet import LinearAttention, TemporalUNet
-from flashgatr.experiments.robotics import state
+from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.demonstrations.shards import to_tensors
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, stream
 from flashgatr.experiments.robotics.diffusion import (
@@ -15,7 +15,7 @@ from flashgatr.experiments.robotics.diffusion import (
     draw_clamps,
     mean_over_free_frames,
 )
-from flashgatr.experiments.robotics.layouts import GEOMETRIC, Scale
+from flashgatr.experiments.robotics.layouts import GEOMETRIC
 from flashgatr.experiments.robotics.models import (
     MODELS,
     GATrDenoiser,
@@ -61,9 +61,11 @@ def rotation(kind="SO(3)", dtype=torch.float64):
 
 def permuted(x):
     """Trajectories with the blocks in another order."""
-    position, directions, flags = state.split(x)
+    position, directions, flags = layouts.objects(x)
     order = torch.cat([torch.zeros(1, dtype=torch.int64), 1 + ORDER])
-    return state.join(position[..., order, :], directions[..., order, :, :], flags[..., ORDER])
+    return layouts.from_objects(
+        position[..., order, :], directions[..., order, :, :], flags[..., ORDER]
+    )
 
 
 def rotation_error(model, kind, dtype=torch.float64):
@@ -71,9 +73,9 @@ def rotation_error(model, kind, dtype=torch.float64):
     x, t, clamp = inputs(dtype=dtype)
     turn = rotation(kind, torch.float64)
     with torch.no_grad():
-        turned = state.rotated(x.double(), turn).to(dtype)
+        turned = normalised.rotated(x.double(), turn).to(dtype)
         moved, plain = model(turned, t, clamp).double(), model(x, t, clamp).double()
-    return ((moved - state.rotated(plain, turn)).abs().max() / plain.abs().max()).item()
+    return ((moved - normalised.rotated(plain, turn)).abs().max() / plain.abs().max()).item()
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
@@ -122,13 +124,13 @@ def test_plans_turn_with_the_scene_through_all_denoising_steps():
     model, frames, turn = make("gatr"), 4, rotation()
 
     def variants(x):
-        return torch.cat([x, state.rotated(x, turn), permuted(x)])
+        return torch.cat([x, normalised.rotated(x, turn), permuted(x)])
 
     first = torch.randn(1, GEOMETRIC, dtype=torch.float64)
     draw = SeededNoise([3], (frames, GEOMETRIC), first)
     known, clamp = condition(variants(first), frames)
     plan = ancestral(Schedule.cosine())
-    found = sample(model, plan, known, clamp, lambda k: variants(draw(k)), bound=state.bounded)
+    found = sample(model, plan, known, clamp, lambda k: variants(draw(k)), bound=normalised.bounded)
     assert (found - variants(found[:1])).abs().max() < 1e-8
     assert torch.equal(found[:, 0], variants(first))
     assert found[:1, 1:].abs().max() > 0.1
@@ -145,9 +147,9 @@ def test_a_captured_step_samples_as_the_loop_does(name):
     model, plan = make(name), ddim(Schedule.cosine(), 50, eta=1.0)
     known, clamp = condition(torch.randn(2, GEOMETRIC, dtype=torch.float64), 8)
     noise = torch.randn(51, 2, 8, GEOMETRIC, dtype=torch.float64)
-    ours = sample(model, plan, known, clamp, lambda k: noise[k], bound=state.bounded)
+    ours = sample(model, plan, known, clamp, lambda k: noise[k], bound=normalised.bounded)
     model, known, clamp, noise = model.cuda(), known.cuda(), clamp.cuda(), noise.cuda()
-    found = sample(model, plan, known, clamp, lambda k: noise[k], bound=state.bounded)
+    found = sample(model, plan, known, clamp, lambda k: noise[k], bound=normalised.bounded)
     torch.testing.assert_close(found.cpu(), ours, rtol=0, atol=1e-6)
 
 
@@ -184,7 +186,7 @@ def trained_loss(model, steps, lr, batch=8, frames=8):
     """Mean loss of the last ten of a few steps of training. An answer of zero has a loss of 1."""
     states = to_tensors(list(stream(Recipe(), 4, workers=1))).states
     whole = len(states) // frames * frames
-    clean = Scale().normalize(states[:whole]).unflatten(0, (-1, frames))
+    clean = normalised.Scale().normalize(states[:whole]).unflatten(0, (-1, frames))
     schedule = Schedule.cosine().to("cpu", torch.float32)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     losses = []
@@ -272,7 +274,7 @@ def test_trajectories_that_do_not_fit_are_refused():
     x, t, clamp = inputs(frames=6, dtype=torch.float32)
     with pytest.raises(ValueError, match=r"H divisible by 4, got \(2, 6, 49\)"):
         make("unet", torch.float32)(x, t, clamp)
-    with pytest.raises(ValueError, match="49 numbers"):
+    with pytest.raises(ValueError, match="the geometric layout has 49"):
         make("gatr", torch.float32)(x[..., :39], t, clamp)
     with pytest.raises(TypeError, match="sets recenter itself"):
         GATrDenoiser(recenter=True)
@@ -281,6 +283,6 @@ def test_trajectories_that_do_not_fit_are_refused():
 def test_the_rotations_of_this_file_are_rotations():
     matrix = versors.to_matrix(versors.sample(3, kind="rotation"))[..., :3, :3].double()
     x = torch.randn(3, GEOMETRIC, dtype=torch.float64)
-    turned = state.rotated(x, matrix)
-    first = state.split(x).position[1, 2] @ matrix[1].T
-    torch.testing.assert_close(state.split(turned).position[1, 2], first)
+    turned = normalised.rotated(x, matrix)
+    first = layouts.objects(x).position[1, 2] @ matrix[1].T
+    torch.testing.assert_close(layouts.objects(turned).position[1, 2], first)

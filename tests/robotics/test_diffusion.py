@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from flashgatr.experiments.robotics import state
+from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.diffusion import (
     Schedule,
     cosine_betas,
@@ -185,8 +185,8 @@ def test_clamped_frames_are_the_first_the_last_or_both():
 
 def test_states_split_and_join():
     x = torch.randn(2, 3, 49)
-    parts = state.split(x)
-    assert torch.equal(state.join(*parts), x)
+    parts = layouts.objects(x)
+    assert torch.equal(layouts.from_objects(*parts), x)
     assert torch.equal(parts.position[..., 1, :], x[..., 9:12])  # block 1
     assert torch.equal(parts.directions[..., 4, 1, :], x[..., 42:45])
     assert torch.equal(parts.flags, x[..., 45:])
@@ -195,11 +195,11 @@ def test_states_split_and_join():
 def test_bounds_turn_with_the_scene():
     x = 5 * torch.randn(20, 49, dtype=torch.float64)
     turn, _ = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))
-    ours = state.bounded(state.rotated(x, turn))
-    torch.testing.assert_close(ours, state.rotated(state.bounded(x), turn))
-    assert state.split(ours).position.norm(dim=-1).max() <= state.REACH + 1e-12
+    ours = normalised.bounded(normalised.rotated(x, turn))
+    torch.testing.assert_close(ours, normalised.rotated(normalised.bounded(x), turn))
+    assert layouts.objects(ours).position.norm(dim=-1).max() <= normalised.REACH + 1e-12
     small = 0.1 * x / x.abs().max()
-    torch.testing.assert_close(state.bounded(small), small)
+    torch.testing.assert_close(normalised.bounded(small), small)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_bounds_turn_with_the_scene():
         (lambda: dpm_solver(SCHEDULE, 1001), "from 1 to 1000, got 1001"),
         (lambda: ddim(SCHEDULE, 5, eta=2), "eta must be from 0 to 1"),
         (lambda: cosine_betas(0), "at least one step"),
-        (lambda: state.split(torch.zeros(39)), "49 numbers"),
+        (lambda: layouts.objects(torch.zeros(39)), "the geometric layout has 49"),
     ],
 )
 def test_impossible_plans_are_refused(make, complaint):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from flashgatr.experiments.robotics import layouts
-from flashgatr.experiments.robotics.layouts import Blocks, Scale
+from flashgatr.experiments.robotics.layouts import Blocks
+from flashgatr.experiments.robotics.normalised import Scale
 from flashgatr.experiments.robotics.world import kinematics, rotations, scenes
 
 
@@ -41,6 +42,22 @@ def test_the_geometric_layout_lists_poses_then_flags():
     assert np.allclose(flat[..., :9], np.concatenate([position, first, second], axis=-1))
     assert np.allclose(flat[..., 9:12], state[..., 7:10])
     assert (flat[..., 45:] == state[..., [14, 22, 30, 38]]).all()
+
+
+def test_parts_of_a_geometric_state_are_put_together_again():
+    flat = layouts.to_geometric(path())
+    for x in (flat, torch.tensor(flat)):
+        position, directions, flags = layouts.objects(x)
+        assert position.shape == (3, 12, 5, 3)
+        assert directions.shape == (3, 12, 5, 2, 3)
+        assert (layouts.from_objects(position, directions, flags) == x).all()
+
+
+def test_released_states_hold_nothing_and_are_the_same_otherwise():
+    state = path()
+    free = layouts.released(state)
+    assert not layouts.split(free)[1].held.any()
+    assert (np.delete(free, [14, 22, 30, 38], -1) == np.delete(state, [14, 22, 30, 38], -1)).all()
 
 
 def test_the_way_back_gives_the_same_blocks_and_poses():

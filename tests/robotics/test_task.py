@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from flashgatr.experiments.config import ConfigError, RunConfig, override
-from flashgatr.experiments.robotics import state
+from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.demonstrations import shards
 from flashgatr.experiments.robotics.diffusion import Schedule
-from flashgatr.experiments.robotics.layouts import HORIZON, Scale
+from flashgatr.experiments.robotics.layouts import HORIZON
 from flashgatr.experiments.robotics.task import RoboticsTask
 from flashgatr.train import Trainer, distributed
 
@@ -40,7 +40,9 @@ def test_batches_are_windows_with_noise(folder):
     task = make(folder)
     batch = task.batch(torch.tensor([3, 50]))
     every = shards.load(folder)
-    torch.testing.assert_close(batch.clean[0], Scale().normalize(every.states[3 : 3 + HORIZON]))
+    torch.testing.assert_close(
+        batch.clean[0], normalised.Scale().normalize(every.states[3 : 3 + HORIZON])
+    )
     assert batch.noise.std().item() == pytest.approx(1, abs=0.1)
     assert batch.clamp.tolist() == [[True] + [False] * 127] * 2
     assert task.samples == every.first(5).count
@@ -60,7 +62,7 @@ def test_a_batch_is_a_function_of_the_random_state(folder):
 def test_augmented_windows_are_turned_about_the_vertical(folder):
     plain = make(folder).batch(torch.arange(9)).clean
     turned = make(folder, "data.options.augment=true").batch(torch.arange(9)).clean
-    (a, _, flags), (b, _, others) = state.split(plain), state.split(turned)
+    (a, _, flags), (b, _, others) = layouts.objects(plain), layouts.objects(turned)
     torch.testing.assert_close(a[..., 2], b[..., 2])
     torch.testing.assert_close(a.norm(dim=-1), b.norm(dim=-1))
     assert torch.equal(flags, others)
@@ -70,12 +72,12 @@ def test_augmented_windows_are_turned_about_the_vertical(folder):
 def test_the_current_state_shows_no_held_block(folder):
     """Planning forgets flags after each phase; the model must recognise a held block without."""
     task = make(folder)
-    held = state.split(task._train.states).flags[:150].amax(-1).argmax()  # of the first of them
+    held = layouts.objects(task._train.states).flags[:150].amax(-1).argmax()  # of the first of them
     batch = task.batch(held[None])
     seen = []
 
     def model(x, t, clamp):
-        seen.append(state.split(x).flags[0, 0])
+        seen.append(layouts.objects(x).flags[0, 0])
         return torch.zeros_like(x)
 
     task.loss(model, batch)

@@ -1,4 +1,4 @@
-"""The two layouts of a state, the maps between them, and the scale in which networks see it.
+"""The two layouts of a state, their parts, and the maps between them.
 
     joint (39)      7 joint angles; for each of 4 blocks: position (3), quaternion x y z w (4), flag
     geometric (49)  for the endeffector and the 4 blocks: position (3), first and second column of
@@ -11,7 +11,6 @@ kinematics finds joint angles along the path. Functions take numpy arrays or tor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +31,14 @@ class Blocks(NamedTuple):
     position: Array  # (..., 4, 3)
     quaternion: Array  # (..., 4, 4), x y z w
     held: Array  # (..., 4), 0 or 1
+
+
+class Objects(NamedTuple):
+    """The endeffector and the four blocks of a geometric state."""
+
+    position: Array  # (..., 5, 3)
+    directions: Array  # (..., 5, 2, 3)
+    flags: Array  # (..., 4)
 
 
 class Path(NamedTuple):
@@ -63,17 +70,24 @@ def to_geometric(state: Array) -> Array:
     position = xp.concatenate([position[..., None, :], blocks.position], axis=-2)
     turned = rotations.from_quaternion(blocks.quaternion)
     rotation = xp.concatenate([rotation[..., None, :, :], turned], axis=-3)
-    rows = xp.concatenate([position, rotation[..., 0], rotation[..., 1]], axis=-1)
-    flat = rows.reshape(*state.shape[:-1], OBJECTS * PER_OBJECT)
-    return xp.concatenate([flat, blocks.held], axis=-1)
+    directions = xp.stack([rotation[..., 0], rotation[..., 1]], axis=-2)
+    return from_objects(position, directions, blocks.held)
 
 
-def objects(state: Array) -> tuple[Array, Array, Array]:
-    """Positions (..., 5, 3), rotations (..., 5, 3, 3) and flags (..., 4) of a geometric state."""
+def objects(state: Array) -> Objects:
+    """The parts of states (..., 49) in the geometric layout, in metres or normalised."""
     _require(state, GEOMETRIC, "geometric")
-    rows = state[..., : OBJECTS * PER_OBJECT].reshape(*state.shape[:-1], OBJECTS, PER_OBJECT)
-    rotation = rotations.orthonormal(rows[..., 3:6], rows[..., 6:9])
-    return rows[..., :3], rotation, state[..., OBJECTS * PER_OBJECT :]
+    count = OBJECTS * PER_OBJECT
+    rows = state[..., :count].reshape(*state.shape[:-1], OBJECTS, 3, 3)
+    return Objects(rows[..., 0, :], rows[..., 1:, :], state[..., count:])
+
+
+def from_objects(position: Array, directions: Array, flags: Array) -> Array:
+    """The inverse of `objects`."""
+    xp = namespace(position)
+    rows = xp.concatenate([position[..., None, :], directions], axis=-2)
+    flat = rows.reshape(*flags.shape[:-1], OBJECTS * PER_OBJECT)
+    return xp.concatenate([flat, flags], axis=-1)
 
 
 def to_joint(state: Array, start: Array) -> Path:
@@ -94,7 +108,8 @@ def to_joint(state: Array, start: Array) -> Path:
             xp.as_tensor(found.state, dtype=state.dtype, device=state.device),
             xp.as_tensor(found.reached, device=state.device),
         )
-    position, rotation, flags = objects(state)
+    position, directions, flags = objects(state)
+    rotation = rotations.orthonormal(directions[..., 0, :], directions[..., 1, :])
     q, frame, reached = tracking.track(position[..., 0, :], rotation[..., 0, :, :], start)
     rows = np.arange(len(state))[:, None]
     quaternion = rotations.to_quaternion(rotation[rows, frame, 1:])
@@ -102,36 +117,10 @@ def to_joint(state: Array, start: Array) -> Path:
     return Path(join(q, Blocks(position[rows, frame, 1:], quaternion, held)), reached)
 
 
-@dataclass(frozen=True)
-class Scale:
-    """The scale in which networks see geometric states.
-
-    Positions are divided by one length, so that rotations about the robot's base, the origin, stay
-    rotations. Directions keep their length of 1; flags 0 and 1 become -1 and 1.
-    """
-
-    length: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.length > 0:
-            raise ValueError(f"length must be positive, got {self.length!r}")
-
-    def normalize(self, state: Array) -> Array:
-        """A geometric state (..., 49) as networks see it."""
-        return self._map(state, 1 / self.length, 2.0, -1.0)
-
-    def restore(self, state: Array) -> Array:
-        """The inverse of `normalize`."""
-        return self._map(state, self.length, 0.5, 0.5)
-
-    def _map(self, state: Array, length: float, factor: float, shift: float) -> Array:
-        _require(state, GEOMETRIC, "geometric")
-        count = OBJECTS * PER_OBJECT
-        rows = state[..., :count].reshape(*state.shape[:-1], OBJECTS, PER_OBJECT)
-        xp = namespace(state)
-        rows = xp.concatenate([rows[..., :3] * length, rows[..., 3:]], axis=-1)
-        flat = rows.reshape(*state.shape[:-1], count)
-        return xp.concatenate([flat, state[..., count:] * factor + shift], axis=-1)
+def released(state: Array) -> Array:
+    """Joint states (..., 39) in which no block is held."""
+    q, blocks = split(state)
+    return join(q, blocks._replace(held=namespace(state).zeros_like(blocks.held)))
 
 
 def rotated(state: Floats, angle: float) -> Floats:

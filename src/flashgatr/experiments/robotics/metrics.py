@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .state import split
+from .layouts import objects
 
 
 def window_errors(errors: Tensor, clamp: Tensor) -> Tensor:
@@ -20,7 +20,7 @@ def window_errors(errors: Tensor, clamp: Tensor) -> Tensor:
         x = x.flatten(2)
         return x.sum((-2, -1)) / (frames * x.shape[-1])
 
-    return torch.stack([mean(x) for x in (squares, *split(squares))], dim=-1)
+    return torch.stack([mean(x) for x in (squares, *objects(squares))], dim=-1)
 
 
 def summarise(errors: Tensor, t: Tensor, steps: int) -> dict[str, float]:

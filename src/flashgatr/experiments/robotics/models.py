@@ -29,8 +29,7 @@ from ..baselines.time_embedding import TimeEmbedding
 from ..baselines.transformer import AxialTransformer
 from ..baselines.unet import TemporalUNet
 from .diffusion import Schedule
-from .layouts import GEOMETRIC, OBJECTS, PER_OBJECT
-from .state import join, split
+from .layouts import GEOMETRIC, OBJECTS, PER_OBJECT, from_objects, objects
 
 _TIME_WIDTH = 128
 """Sines and cosines of the diffusion step, as in Diffuser."""
@@ -65,7 +64,7 @@ class GATrDenoiser(nn.Module):
         self.net = AxialGATr(preset("kuka", **own, **options))
 
     def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
-        position, directions, flags = split(x)
+        position, directions, flags = objects(x)
         marks = _marks(flags, clamp)
         time = self.time(t)[:, None, None].expand(*marks.shape[:-1], -1)
         mv, s = self.net(
@@ -73,7 +72,9 @@ class GATrDenoiser(nn.Module):
             torch.cat([marks, time.to(marks.dtype)], dim=-1),
             join_reference="canonical",
         )
-        return join(extract_direction(mv[..., 0, :]), mv[..., 1:, NORMAL], s[..., 1:, 0])
+        vectors = extract_direction(mv[..., 0, :]), mv[..., 1:, NORMAL]
+        found: Tensor = from_objects(*vectors, s[..., 1:, 0])
+        return found
 
     def embed(self, position: Tensor, directions: Tensor) -> Tensor:
         """The multivectors (..., channels, 16) of objects."""
@@ -116,14 +117,16 @@ class TransformerDenoiser(nn.Module):
         )
 
     def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
-        position, directions, flags = split(x)
+        position, directions, flags = objects(x)
         marks = _marks(flags, clamp)
         time = self.time(t)[:, None, None].expand(*marks.shape[:-1], -1)
         out = self.net(
             torch.cat([position, directions.flatten(-2), marks, time.to(x.dtype)], dim=-1)
         )
         vectors = out[..., :PER_OBJECT].unflatten(-1, (3, 3))
-        return join(vectors[..., 0, :], vectors[..., 1:, :], out[..., 1:, PER_OBJECT])
+        flags = out[..., 1:, PER_OBJECT]
+        found: Tensor = from_objects(vectors[..., 0, :], vectors[..., 1:, :], flags)
+        return found
 
 
 class UNetDenoiser(nn.Module):

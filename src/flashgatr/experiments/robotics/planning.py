@@ -6,7 +6,7 @@ A planner gets the states of all episodes and returns a plan for each. The endef
 becomes joint angles by inverse kinematics; physics executes them without looking at the plan again.
 The state after a phase is the start of the next one. `DiffusionPlanner` samples plans from a
 denoiser; `expert` and `rest` are bounds that check the loop itself.
-Shapes: E episodes, H = 128 frames of a plan, whose first one is the current state.
+Shapes: E episodes, P phases, H = 128 frames of a plan, whose first one is the current state.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from torch import nn
 from ...train.order import mix
 from . import layouts
 from .demonstrations.stream import oracle
-from .layouts import GEOMETRIC, HORIZON, JOINTS, Scale
+from .layouts import GEOMETRIC, HORIZON, JOINT, JOINTS
+from .normalised import Scale, bounded
 from .sampling import Plan, Progress, SeededNoise, condition, sample
-from .state import bounded, released
 from .world import rewards, rollout
 from .world.arrays import Floats
+from .world.rollout import Rollout
 
 PHASES = 3
 
@@ -35,7 +36,7 @@ class Planner(Protocol):
     """Plans for states; a plan may depend on its state and its seed only."""
 
     def __call__(self, states: Floats, seeds: Sequence[int]) -> Floats:
-        """States (E, 39) in the joint layout, a seed for each: plans (E, 128, 49) in metres."""
+        """States (E, 39) in the joint layout, their seeds: plans (E, 128, 49 or 39) in metres."""
 
 
 def expert(states: Floats, seeds: Sequence[int]) -> Floats:
@@ -54,40 +55,44 @@ def rest(states: Floats, seeds: Sequence[int]) -> Floats:
 class DiffusionPlanner:
     """Samples plans from a denoiser, conditioned on the current state.
 
-    release: the denoiser is not told which blocks are held, as in the original evaluation; it was
-        to be trained with the same `data.options.release`.
     batch: number of plans that are sampled together.
+    precision: "float32", or "bfloat16" for autocast, as in train.precision.
     """
 
     denoiser: nn.Module
     plan: Plan
-    release: bool = True
     batch: int = 256
+    precision: str = "float32"
     progress: Progress | None = None
 
     def __call__(self, states: Floats, seeds: Sequence[int]) -> Floats:
         weight = next(self.denoiser.parameters())
         geometric = torch.from_numpy(np.asarray(layouts.to_geometric(states)))
         first = Scale().normalize(geometric).to(weight.device, weight.dtype)
-        first = released(first) if self.release else first
         plans = []
         for start in range(0, len(first), self.batch):
             part = slice(start, start + self.batch)
             known, clamp = condition(first[part], HORIZON)
             noise = SeededNoise(seeds[part], (HORIZON, GEOMETRIC), first)
-            plans.append(
-                sample(
-                    self.denoiser,
-                    self.plan,
-                    known,
-                    clamp,
-                    noise,
-                    bound=bounded,
-                    progress=self.progress,
+            with self._autocast(weight.device):
+                plans.append(
+                    sample(
+                        self.denoiser,
+                        self.plan,
+                        known,
+                        clamp,
+                        noise,
+                        bound=bounded,
+                        progress=self.progress,
+                    )
                 )
-            )
         found = Scale().restore(torch.cat(plans).double())
         return np.asarray(found.cpu().numpy())
+
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        """Without a cache of weights, which would belong to a captured graph."""
+        wanted = self.precision == "bfloat16"
+        return torch.autocast(device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
 
 
 class Episodes(NamedTuple):
@@ -96,7 +101,9 @@ class Episodes(NamedTuple):
     reward: Floats  # (E, P), the original score after each phase, 0 to 100
     strict: Floats  # (E), the score of the tower that stands in the end, 0 to 100
     reached: Floats  # (E, P), share of the frames whose planned pose the arm can attain
-    states: Floats  # (E, P * 127, 39), after every frame
+    plans: Floats  # (E, P, 128, 49 or 39)
+    states: Floats  # (E, 1 + P * 127, 39), the scene, and the state after every frame
+    settled: Floats  # (E, 39), after the blocks were released and had time to settle
 
 
 def run(
@@ -107,37 +114,65 @@ def run(
     phases: int = PHASES,
     engine: str = "mujoco",
     workers: int = 1,
+    clear_flags: bool = False,
 ) -> Episodes:
     """Plan and execute episodes from scenes (E, 39).
 
     workers: processes of the physics engine; 0 takes all cores. Episode e depends on the scene, e
     and the seed, and not on the other scenes.
+    clear_flags: the planner is not told which blocks are held. The original evaluation does so: it
+    clears the flags after each phase, though a block may still be in hand.
     """
     start = np.asarray(scenes, dtype=np.float64)
     scores = [rewards.Original() for _ in start]
-    reward, reached, states, settled = [], [], [], start
+    reward, reached, plans = [], [], []
+    done, states = Rollout(start[:, None], start), [start[:, None]]
     for phase in range(phases):
-        plans = planner(start, [mix(seed, phase, number) for number in range(len(start))])
-        if plans.shape != (len(start), HORIZON, GEOMETRIC):
-            raise ValueError(
-                f"a planner must return plans of shape {(len(start), HORIZON, GEOMETRIC)}, got "
-                f"{plans.shape}"
-            )
-        path = layouts.to_joint(plans[:, 1:], start[:, :JOINTS])
-        q, attach = rollout.plan_of(path.state)
-        done = rollout.replay(start, q, attach, engine=engine, workers=workers)
+        seeds = [mix(seed, phase, number) for number in range(len(start))]
+        shown = layouts.released(start) if clear_flags else start
+        plans.append(np.asarray(planner(shown, seeds), dtype=np.float64))
+        done, hit = execute(start, plans[-1], engine=engine, workers=workers)
         for score, episode in zip(scores, done.states, strict=True):
             for state in episode:
                 score.update(state)
             score.end_phase(episode[-1])
-        start, settled = done.states[:, -1], done.settled
+        start = done.states[:, -1]
         reward.append([score.score for score in scores])
-        reached.append(path.reached.mean(-1))
+        reached.append(hit)
         states.append(done.states)
-    strict = np.array([rewards.strict(state) for state in settled])
+    strict = np.array([rewards.strict(state) for state in done.settled])
     return Episodes(
-        np.array(reward).T, strict, np.stack(reached, axis=1), np.concatenate(states, axis=1)
+        np.array(reward).T,
+        strict,
+        np.stack(reached, axis=1),
+        np.stack(plans, axis=1),
+        np.concatenate(states, axis=1),
+        done.settled,
     )
+
+
+def execute(
+    state: Floats, plans: Floats, *, engine: str = "mujoco", workers: int = 1
+) -> tuple[Rollout, Floats]:
+    """Execute the frames of plans (E, 128, 49 or 39) after the first, from states (E, 39).
+
+    Also returned: the share (E) of frames whose pose the arm attains.
+    """
+    known = (len(state), HORIZON, GEOMETRIC), (len(state), HORIZON, JOINT)
+    if plans.shape not in known:
+        raise ValueError(f"got plans of shape {plans.shape}, expected {known[0]} or {known[1]}")
+    bad = np.flatnonzero(~np.isfinite(plans).all((1, 2)))
+    if len(bad):
+        raise ValueError(
+            f"the plan of episode {bad[0]} has entries that are not finite; the network diverged, "
+            "or its weights are damaged"
+        )
+    frames, reached = plans[:, 1:], np.ones(len(state))
+    if plans.shape[-1] == GEOMETRIC:
+        frames, hit = layouts.to_joint(frames, state[:, :JOINTS])
+        reached = hit.mean(-1)
+    q, attach = rollout.plan_of(frames)
+    return rollout.replay(state, q, attach, engine=engine, workers=workers), reached
 
 
 def summarise(episodes: Episodes) -> dict[str, float]:
@@ -148,6 +183,6 @@ def summarise(episodes: Episodes) -> dict[str, float]:
     for name, values in (("reward", final), ("strict", episodes.strict)):
         found[name] = float(values.mean())
         found[f"{name}_error"] = float(values.std(ddof=1) / len(values) ** 0.5) if several else 0.0
-    found["success"] = float((episodes.strict >= rewards.FULL).mean())
-    found["reached"] = float(episodes.reached.mean())
-    return {**found, "episodes": len(final)}
+    found["success"] = 100 * float((episodes.strict >= rewards.FULL).mean())
+    found["reached"] = 100 * float(episodes.reached.mean())
+    return {**found, "scenes": len(final)}

@@ -23,10 +23,10 @@ from ..hashing import hash_of
 from .demonstrations.shards import describe, load
 from .demonstrations.windows import Demonstrations
 from .diffusion import Schedule, denoising_errors, draw_clamps, mean_over_free_frames
-from .layouts import HORIZON, Scale
+from .layouts import HORIZON
 from .metrics import summarise, window_errors
 from .models import MODELS
-from .state import released, rotated
+from .normalised import Scale, released, rotated
 
 FIXED = 20_231_210
 """Seed of the noise of validation and evaluation, which is the same for all runs."""

@@ -70,8 +70,7 @@ class Original:
 
     def end_phase(self, state: Floats) -> float:
         """The reward gained at the end of a phase, at which the original clears the flags."""
-        q, blocks = layouts.split(state)
-        return self.update(layouts.join(q, blocks._replace(held=np.zeros(BLOCKS))))
+        return self.update(layouts.released(state))
 
     @property
     def score(self) -> float:
