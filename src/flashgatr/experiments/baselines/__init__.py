@@ -3,3 +3,4 @@
 from .mlp import MLP as MLP
 from .transformer import AxialTransformer as AxialTransformer
 from .transformer import Transformer as Transformer
+from .unet import TemporalUNet as TemporalUNet

@@ -1,0 +1,44 @@
+"""`flashgatr data kuka`: options and output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+
+def data(
+    folder: Annotated[Path, typer.Option("--folder", "-f", help="Where the files go.")] = Path(
+        "data/kuka"
+    ),
+    demonstrations: Annotated[int, typer.Option(help="Number of demonstrations.")] = 11_000,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    diversity: Annotated[
+        float, typer.Option(help="From 0 (one way to stack a scene) to 1 (very many).")
+    ] = 0.5,
+    start: Annotated[
+        str, typer.Option(help="The arm at the beginning: bent, or upright as in the original.")
+    ] = "bent",
+    check: Annotated[
+        Optional[str],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option(help="Replay every demonstration in this engine: mujoco or bullet."),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
+) -> None:
+    """Let the scripted expert stack blocks. Existing files of the same recipe are kept."""
+    from .demonstrations import shards
+    from .demonstrations.stream import Recipe, failures
+    from .world import physics
+    from .world.scenes import Setting
+
+    if check is not None:
+        physics.require(check)
+    recipe = Recipe(seed, diversity, Setting(start=start))
+    found = shards.generate(folder, demonstrations, recipe, workers=workers or None)
+    typer.echo(f"{folder}: {found.count:,} demonstrations, sha256 {found.sha256[:16]}…")
+    if check is None:
+        return
+    wrong = failures(shards.read(folder), check, workers)
+    typer.echo(f"{found.count - len(wrong):,} of {found.count:,} end with a tower in {check}")
+    raise typer.Exit(int(len(wrong) > 0.01 * found.count))

@@ -1,0 +1,193 @@
+"""Denoisers: noisy trajectories, diffusion steps and clamped frames to the estimated noise.
+
+    model(x (B, H, 49), t (B), clamp (B, H)) -> (B, H, 49)
+
+GATr and the Transformer see one item per frame and object and attend over objects and frames in
+turn. The U-Net sees 49 channels per frame and is not told which frames are clamped, as in Diffuser.
+
+Noise is centred on the robot's base, the origin of normalised states, so noise of a position is a
+vector from the base and no point: GATr gets the base as one more point and works around it. It is
+then equivariant under rotations about the base, or with `gravity` about the vertical through it,
+and under permutations of the blocks. Mirrors are no symmetry: see `geometry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ... import AxialGATr, embed_plane, embed_point, extract_direction
+from ...algebra import NORMAL
+from ...config import preset
+from ..baselines.checks import require_bool, require_count
+from ..baselines.time_embedding import TimeEmbedding
+from ..baselines.transformer import AxialTransformer
+from ..baselines.unet import TemporalUNet
+from .diffusion import Schedule
+from .layouts import GEOMETRIC, OBJECTS, PER_OBJECT, from_objects, objects
+
+_TIME_WIDTH = 128
+"""Sines and cosines of the diffusion step, as in Diffuser."""
+_MARKS = 3
+"""Scalars of an item beside the diffusion step: flag, kind of object, clamped or not."""
+
+
+class GATrDenoiser(nn.Module):
+    """AxialGATr over frames and objects.
+
+    Multivectors of an item: its position as a point, and as a plane through the base with the
+    position as normal; its two directions as planes through the position; the base as a point; with
+    `gravity`, the table's plane. Noisy directions need not have unit length, and planes keep their
+    length. The noise of a position is read from a trivector, that of a direction from a normal.
+    """
+
+    def __init__(self, *, gravity: bool = False, time_channels: int = 32, **options: Any) -> None:
+        super().__init__()
+        require_bool("gravity", gravity)
+        require_count("time_channels", time_channels)
+        self.gravity = gravity
+        self.time = TimeEmbedding(_TIME_WIDTH, time_channels)
+        own = dict(
+            in_mv_channels=5 + gravity,
+            out_mv_channels=3,
+            in_s_channels=_MARKS + time_channels,
+            out_s_channels=1,
+            recenter=False,
+        )
+        for name in own.keys() & options.keys():
+            raise TypeError(f"the denoiser sets {name} itself; leave it out of model.options")
+        self.net = AxialGATr(preset("kuka", **own, **options))
+
+    def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
+        position, directions, flags = objects(x)
+        marks = _marks(flags, clamp)
+        time = self.time(t)[:, None, None].expand(*marks.shape[:-1], -1)
+        mv, s = self.net(
+            self.embed(position, directions),
+            torch.cat([marks, time.to(marks.dtype)], dim=-1),
+            join_reference="canonical",
+        )
+        vectors = extract_direction(mv[..., 0, :]), mv[..., 1:, NORMAL]
+        found: Tensor = from_objects(*vectors, s[..., 1:, 0])
+        return found
+
+    def embed(self, position: Tensor, directions: Tensor) -> Tensor:
+        """The multivectors (..., channels, 16) of objects."""
+        base = torch.zeros_like(position)
+        channels = [embed_point(position), embed_point(base), embed_plane(position, base)]
+        if self.gravity:
+            up = F.pad(base[..., :2], (0, 1), value=1.0)
+            channels.append(embed_plane(up, base))
+        planes = embed_plane(directions, position.unsqueeze(-2))
+        return torch.cat([torch.stack(channels, dim=-2), planes], dim=-2)
+
+    def frozen(self) -> AbstractContextManager[object]:
+        """See `GATr.frozen`."""
+        return self.net.frozen()
+
+
+class TransformerDenoiser(nn.Module):
+    """AxialTransformer over frames and objects, on the numbers of each object."""
+
+    def __init__(
+        self,
+        *,
+        hidden_channels: int = 144,
+        num_blocks: int = 20,
+        num_heads: int = 8,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        require_count("hidden_channels", hidden_channels)
+        width = hidden_channels + hidden_channels % 2
+        self.time = TimeEmbedding(width, hidden_channels)
+        self.net = AxialTransformer(
+            PER_OBJECT + _MARKS + hidden_channels,
+            PER_OBJECT + 1,
+            hidden_channels,
+            num_blocks,
+            num_heads,
+            rotary=(True, False),
+            **options,
+        )
+
+    def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
+        position, directions, flags = objects(x)
+        marks = _marks(flags, clamp)
+        time = self.time(t)[:, None, None].expand(*marks.shape[:-1], -1)
+        out = self.net(
+            torch.cat([position, directions.flatten(-2), marks, time.to(x.dtype)], dim=-1)
+        )
+        vectors = out[..., :PER_OBJECT].unflatten(-1, (3, 3))
+        flags = out[..., 1:, PER_OBJECT]
+        found: Tensor = from_objects(vectors[..., 0, :], vectors[..., 1:, :], flags)
+        return found
+
+
+class UNetDenoiser(nn.Module):
+    """Diffuser's U-Net on all numbers of a frame."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.net = TemporalUNet(GEOMETRIC, **options)
+
+    def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
+        return self.net(x, t)  # type: ignore[no-any-return]
+
+
+def _marks(flags: Tensor, clamp: Tensor) -> Tensor:
+    """The scalars (B, H, 5, 3) of every frame and object: flag, effector or block, clamped."""
+    shape = (*flags.shape[:-1], OBJECTS)
+    is_effector = F.pad(torch.zeros_like(flags), (1, 0), value=1.0)
+    is_clamped = clamp.to(flags.dtype).unsqueeze(-1).expand(shape)
+    return torch.stack([F.pad(flags, (1, 0)), is_effector, is_clamped], dim=-1)
+
+
+class VelocityDenoiser(nn.Module):
+    """ε = √(1 - ᾱ) x + √ᾱ v, with v from a network: it need not learn to copy the noise it sees.
+
+    The error of the clean trajectory, √(1 - ᾱ) times that of v, stays small in the noisiest steps,
+    where the error of ε is divided by a tiny √ᾱ (Salimans and Ho, 2022).
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        schedule = Schedule.cosine()
+        self.register_buffer("signal", schedule.signal.float(), persistent=False)
+        self.register_buffer("noise", schedule.noise.float(), persistent=False)
+
+    def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
+        tables = self.get_buffer("noise"), self.get_buffer("signal")
+        noise, signal = (table.index_select(0, t)[:, None, None] for table in tables)
+        velocity: Tensor = self.net(x, t, clamp)
+        return noise.to(x.dtype) * x + signal.to(x.dtype) * velocity
+
+    def frozen(self) -> AbstractContextManager[object]:
+        frozen: Callable[[], AbstractContextManager[object]]
+        frozen = getattr(self.net, "frozen", nullcontext)
+        return frozen()
+
+
+def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """A function that builds a denoiser; predict: what its network predicts."""
+
+    def build(*, predict: str = "noise", **options: Any) -> nn.Module:
+        if predict not in ("noise", "velocity"):
+            raise ValueError(f"predict must be 'noise' or 'velocity', got {predict!r}")
+        net = kind(**options)
+        return VelocityDenoiser(net) if predict == "velocity" else net
+
+    return build
+
+
+MODELS = {
+    "gatr": _builder(GATrDenoiser),
+    "transformer": _builder(TransformerDenoiser),
+    "unet": _builder(UNetDenoiser),
+}

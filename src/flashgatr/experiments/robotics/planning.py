@@ -1,0 +1,188 @@
+"""Planning: three phases of 128 frames, many episodes at once, as Janner et al. (2022) evaluate.
+
+    plan from the current state -> joint angles -> open loop in a physics engine -> new state
+
+A planner gets the states of all episodes and returns a plan for each. The endeffector's path
+becomes joint angles by inverse kinematics; physics executes them without looking at the plan again.
+The state after a phase is the start of the next one. `DiffusionPlanner` samples plans from a
+denoiser; `expert` and `rest` are bounds that check the loop itself.
+Shapes: E episodes, P phases, H = 128 frames of a plan, whose first one is the current state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from ...train.order import mix
+from . import layouts
+from .demonstrations.stream import oracle
+from .layouts import GEOMETRIC, HORIZON, JOINT, JOINTS
+from .normalised import Scale, bounded
+from .sampling import Plan, Progress, SeededNoise, condition, sample
+from .world import rewards, rollout
+from .world.arrays import Floats
+from .world.rollout import Rollout
+
+PHASES = 3
+
+
+class Planner(Protocol):
+    """Plans for states; a plan may depend on its state and its seed only."""
+
+    def __call__(self, states: Floats, seeds: Sequence[int]) -> Floats:
+        """States (E, 39) in the joint layout, their seeds: plans (E, 128, 49 or 39) in metres."""
+
+
+def expert(states: Floats, seeds: Sequence[int]) -> Floats:
+    """The plans of the scripted expert: the loop scores nearly 100 with them."""
+    pairs = zip(states, seeds, strict=True)
+    plans = [oracle(state[None], seed=seed) for state, seed in pairs]
+    return np.asarray(layouts.to_geometric(np.concatenate(plans)))
+
+
+def rest(states: Floats, seeds: Sequence[int]) -> Floats:
+    """Plans in which nothing moves: the loop scores 0 with them."""
+    return np.repeat(layouts.to_geometric(states)[:, None], HORIZON, axis=1)
+
+
+@dataclass(frozen=True)
+class DiffusionPlanner:
+    """Samples plans from a denoiser, conditioned on the current state.
+
+    batch: number of plans that are sampled together.
+    precision: "float32", or "bfloat16" for autocast, as in train.precision.
+    """
+
+    denoiser: nn.Module
+    plan: Plan
+    batch: int = 256
+    precision: str = "float32"
+    progress: Progress | None = None
+
+    def __call__(self, states: Floats, seeds: Sequence[int]) -> Floats:
+        weight = next(self.denoiser.parameters())
+        geometric = torch.from_numpy(np.asarray(layouts.to_geometric(states)))
+        first = Scale().normalize(geometric).to(weight.device, weight.dtype)
+        plans = []
+        for start in range(0, len(first), self.batch):
+            part = slice(start, start + self.batch)
+            known, clamp = condition(first[part], HORIZON)
+            noise = SeededNoise(seeds[part], (HORIZON, GEOMETRIC), first)
+            with self._autocast(weight.device):
+                plans.append(
+                    sample(
+                        self.denoiser,
+                        self.plan,
+                        known,
+                        clamp,
+                        noise,
+                        bound=bounded,
+                        progress=self.progress,
+                    )
+                )
+        found = Scale().restore(torch.cat(plans).double())
+        return np.asarray(found.cpu().numpy())
+
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        """Without a cache of weights, which would belong to a captured graph."""
+        wanted = self.precision == "bfloat16"
+        return torch.autocast(device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
+
+
+class Episodes(NamedTuple):
+    """What happened in episodes of P phases."""
+
+    reward: Floats  # (E, P), the original score after each phase, 0 to 100
+    strict: Floats  # (E), the score of the tower that stands in the end, 0 to 100
+    reached: Floats  # (E, P), share of the frames whose planned pose the arm can attain
+    plans: Floats  # (E, P, 128, 49 or 39)
+    states: Floats  # (E, 1 + P * 127, 39), the scene, and the state after every frame
+    settled: Floats  # (E, 39), after the blocks were released and had time to settle
+
+
+def run(
+    planner: Planner,
+    scenes: Floats,
+    *,
+    seed: int = 0,
+    phases: int = PHASES,
+    engine: str = "mujoco",
+    workers: int = 1,
+    clear_flags: bool = False,
+) -> Episodes:
+    """Plan and execute episodes from scenes (E, 39).
+
+    workers: processes of the physics engine; 0 takes all cores. Episode e depends on the scene, e
+    and the seed, and not on the other scenes.
+    clear_flags: the planner is not told which blocks are held. The original evaluation does so: it
+    clears the flags after each phase, though a block may still be in hand.
+    """
+    start = np.asarray(scenes, dtype=np.float64)
+    scores = [rewards.Original() for _ in start]
+    reward, reached, plans = [], [], []
+    done, states = Rollout(start[:, None], start), [start[:, None]]
+    for phase in range(phases):
+        seeds = [mix(seed, phase, number) for number in range(len(start))]
+        shown = layouts.released(start) if clear_flags else start
+        plans.append(np.asarray(planner(shown, seeds), dtype=np.float64))
+        done, hit = execute(start, plans[-1], engine=engine, workers=workers)
+        for score, episode in zip(scores, done.states, strict=True):
+            for state in episode:
+                score.update(state)
+            score.end_phase(episode[-1])
+        start = done.states[:, -1]
+        reward.append([score.score for score in scores])
+        reached.append(hit)
+        states.append(done.states)
+    strict = np.array([rewards.strict(state) for state in done.settled])
+    return Episodes(
+        np.array(reward).T,
+        strict,
+        np.stack(reached, axis=1),
+        np.stack(plans, axis=1),
+        np.concatenate(states, axis=1),
+        done.settled,
+    )
+
+
+def execute(
+    state: Floats, plans: Floats, *, engine: str = "mujoco", workers: int = 1
+) -> tuple[Rollout, Floats]:
+    """Execute the frames of plans (E, 128, 49 or 39) after the first, from states (E, 39).
+
+    Also returned: the share (E) of frames whose pose the arm attains.
+    """
+    known = (len(state), HORIZON, GEOMETRIC), (len(state), HORIZON, JOINT)
+    if plans.shape not in known:
+        raise ValueError(f"got plans of shape {plans.shape}, expected {known[0]} or {known[1]}")
+    bad = np.flatnonzero(~np.isfinite(plans).all((1, 2)))
+    if len(bad):
+        raise ValueError(
+            f"the plan of episode {bad[0]} has entries that are not finite; the network diverged, "
+            "or its weights are damaged"
+        )
+    frames, reached = plans[:, 1:], np.ones(len(state))
+    if plans.shape[-1] == GEOMETRIC:
+        frames, hit = layouts.to_joint(frames, state[:, :JOINTS])
+        reached = hit.mean(-1)
+    q, attach = rollout.plan_of(frames)
+    return rollout.replay(state, q, attach, engine=engine, workers=workers), reached
+
+
+def summarise(episodes: Episodes) -> dict[str, float]:
+    """Means over episodes, and the standard errors of the two rewards."""
+    final = episodes.reward[:, -1]
+    found = {f"reward_phase_{k + 1}": float(x) for k, x in enumerate(episodes.reward.mean(0))}
+    several = len(final) > 1
+    for name, values in (("reward", final), ("strict", episodes.strict)):
+        found[name] = float(values.mean())
+        found[f"{name}_error"] = float(values.std(ddof=1) / len(values) ** 0.5) if several else 0.0
+    found["success"] = 100 * float((episodes.strict >= rewards.FULL).mean())
+    found["reached"] = 100 * float(episodes.reached.mean())
+    return {**found, "scenes": len(final)}

@@ -1,0 +1,237 @@
+"""The training task of the robotics experiment: estimate the noise of trajectories (paper, 4.3).
+
+A sample is a window of a demonstration. Its noise and its diffusion step are drawn on the device
+with torch's random numbers, which the trainer seeds before every step, so batch k is a function of
+the seed and k. Weights are chosen by the loss on windows of other demonstrations, at fixed
+diffusion steps and with fixed noise; success at planning is measured apart from training.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
+
+import torch
+from torch import Tensor, nn
+
+from ...train.settings import ConfigError, RunConfig, suggest
+from ..experiment import Experiment
+from ..hashing import hash_of
+from .demonstrations.shards import describe, load
+from .demonstrations.windows import Demonstrations
+from .diffusion import Schedule, denoising_errors, draw_clamps, mean_over_free_frames
+from .layouts import HORIZON
+from .metrics import summarise, window_errors
+from .models import MODELS
+from .normalised import Scale, released, rotated
+
+FIXED = 20_231_210
+"""Seed of the noise of validation and evaluation, which is the same for all runs."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """data.options of the experiment.
+
+    loss: "l2" (mean squared error) or "l1" (mean absolute error)
+    clamps: which frames are clamped in training: the "first", or at random the first, the last or
+        both ("ends", as Diffuser was trained)
+    release: clamped frames say that no block is held, as planning does after each phase
+    augment: every training window is turned about the vertical by a random angle in every step
+    held_out: the last demonstrations of the folder, one half for validation, one for the test
+    validation_windows, test_windows: number of windows, evenly spaced over the demonstrations
+    """
+
+    loss: Literal["l2", "l1"] = "l2"
+    clamps: Literal["first", "ends"] = "first"
+    release: bool = True
+    augment: bool = False
+    held_out: int = 200
+    validation_windows: int = 512
+    test_windows: int = 2048
+
+    @classmethod
+    def read(cls, values: dict[str, Any]) -> Options:
+        known = [field.name for field in fields(cls)]
+        for name in values:
+            if name not in known:
+                hint = suggest(f"data.options.{name}", [f"data.options.{key}" for key in known])
+                raise ConfigError(f"unknown key data.options.{name}; {hint}")
+        return cls(**values)
+
+    def __post_init__(self) -> None:
+        for name, hint in get_type_hints(type(self)).items():
+            value, choices = getattr(self, name), get_args(hint)
+            if choices:
+                fits, expected = value in choices, f"one of {', '.join(map(repr, choices))}"
+            elif hint is bool:
+                fits, expected = isinstance(value, bool), "true or false"
+            else:
+                least = 2 if name == "held_out" else 1
+                fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+                expected = f"an integer of at least {least}"
+            if not fits:
+                raise ConfigError(f"data.options.{name} must be {expected}, got {value!r}")
+
+
+class TrajectoryBatch(NamedTuple):
+    """Windows, what is added to them, and which of their frames are not noisy."""
+
+    clean: Tensor  # (B, H, 49)
+    noise: Tensor  # (B, H, 49)
+    t: Tensor  # (B)
+    clamp: Tensor  # (B, H)
+
+
+class RoboticsTask:
+    """Train on `train`, choose weights by `validation`, report on `test`: plain and turned."""
+
+    option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
+    gathers_on_device = True
+    """Batches are gathered on the device, so that a captured training step can do it."""
+
+    def __init__(self, config: RunConfig, device: torch.device) -> None:
+        self.device = device
+        self.options = Options.read(config.data.options)
+        self.folder = Path(config.data.folder)
+        self.schedule = Schedule.cosine().to(device, torch.float32)
+        torch.manual_seed(config.seed)  # initial weights are a function of the seed
+        self.model = _build(config.model.name, dict(config.model.options))
+        describe(self.folder)  # missing data are an error now rather than later
+        self._limit = config.data.train_samples or None
+        """Number of training demonstrations."""
+
+    @cached_property
+    def samples(self) -> int:
+        """Number of training windows. Reads the validation set as well, which training needs."""
+        self._validation  # noqa: B018
+        return self._train.count
+
+    @cached_property
+    def _sets(self) -> dict[str, Demonstrations]:
+        """The demonstrations of the three sets."""
+        every, apart = load(self.folder), self.options.held_out
+        most = len(every) - apart
+        train = self._limit or most
+        if not 0 < train <= most:
+            raise ConfigError(
+                f"{self.folder} holds {len(every)} demonstrations, of which "
+                f"data.options.held_out = {apart} are for validation and test; {max(train, 1)} "
+                "are needed for training; make more, or change one of the numbers"
+            )
+        half = len(every) - apart // 2
+        return {
+            "train": every.first(train),
+            "validation": _between(every, most, half),
+            "test": _between(every, half, len(every)),
+        }
+
+    @cached_property
+    def _train(self) -> Demonstrations:
+        return _normalised(self._sets["train"]).to(self.device)
+
+    @cached_property
+    def data_hash(self) -> str:
+        train = self._sets["train"]
+        return hash_of(x.numpy() for x in (train.states, train.offsets))
+
+    @cached_property
+    def _validation(self) -> TrajectoryBatch:
+        return self._fixed("validation", self.options.validation_windows)
+
+    @cached_property
+    def _test(self) -> TrajectoryBatch:
+        return self._fixed("test", self.options.test_windows)
+
+    def _fixed(self, name: str, count: int) -> TrajectoryBatch:
+        """Windows of a set, evenly spaced in time, with evenly spaced diffusion steps and noise.
+
+        They are on the CPU: the numbers are the same for every device.
+        """
+        demonstrations = _normalised(self._sets[name])
+        count = min(count, demonstrations.count)
+        clean = demonstrations.windows(torch.arange(count) * demonstrations.count // count)
+        generator = torch.Generator().manual_seed(FIXED)
+        t = (torch.arange(count) * 2 + 1) * self.schedule.steps // (2 * count)
+        t = t[torch.randperm(count, generator=generator)]
+        noise = torch.randn(clean.shape, generator=generator)
+        clamp = draw_clamps("first", count, HORIZON, clean.device)
+        return TrajectoryBatch(clean, noise, t, clamp)
+
+    def batch(self, indices: Tensor) -> TrajectoryBatch:
+        clean = self._train.windows(indices.to(self.device))
+        count = len(clean)
+        if self.options.augment:
+            angle = 2 * math.pi * torch.rand(count, device=self.device)
+            clean = rotated(clean, _about_vertical(angle)[:, None])
+        return TrajectoryBatch(
+            clean,
+            torch.randn_like(clean),
+            torch.randint(self.schedule.steps, (count,), device=self.device),
+            draw_clamps(self.options.clamps, count, HORIZON, self.device),
+        )
+
+    def loss(self, model: nn.Module, batch: TrajectoryBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        return self._losses(self._errors(model, batch), batch.clamp).mean(), {}
+
+    def _losses(self, errors: Tensor, clamp: Tensor) -> Tensor:
+        """The loss of every window."""
+        values = errors.abs() if self.options.loss == "l1" else errors.square()
+        return mean_over_free_frames(values, clamp)
+
+    def _errors(self, model: nn.Module, batch: TrajectoryBatch) -> Tensor:
+        clean, noise, t, clamp = batch
+        known = released(clean) if self.options.release else clean
+        return denoising_errors(model, self.schedule, clean, noise, t, clamp, known)
+
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        losses, found = self._measure(model, self._validation)
+        return {"score": losses.mean().item(), "position": found["position"], "flag": found["flag"]}
+
+    def evaluate(self, model: nn.Module) -> dict[str, Any]:
+        """Errors on the test set, and on its scenes turned about the vertical at random."""
+        plain = self._test
+        generator = torch.Generator().manual_seed(FIXED)
+        angle = 2 * math.pi * torch.rand(len(plain.t), generator=generator)
+        turn = _about_vertical(angle)[:, None]
+        turned = plain._replace(clean=rotated(plain.clean, turn), noise=rotated(plain.noise, turn))
+        sets = {"test": plain, "test_turned": turned}
+        return {name: self._measure(model, batch)[1] for name, batch in sets.items()}
+
+    @torch.no_grad()
+    def _measure(
+        self, model: nn.Module, batch: TrajectoryBatch, chunk: int = 256
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The loss of every window, and the summary of their errors."""
+        losses, errors = [], []
+        for start in range(0, len(batch.t), chunk):
+            part = TrajectoryBatch(*(x[start : start + chunk].to(self.device) for x in batch))
+            found = self._errors(model, part)
+            losses.append(self._losses(found, part.clamp).cpu())
+            errors.append(window_errors(found, part.clamp).cpu())
+        return torch.cat(losses), summarise(torch.cat(errors), batch.t, self.schedule.steps)
+
+
+def _build(name: str, options: dict[str, Any]) -> nn.Module:
+    return Experiment("robotics", RoboticsTask, models=MODELS).build(name, options)
+
+
+def _normalised(demonstrations: Demonstrations) -> Demonstrations:
+    return replace(demonstrations, states=Scale().normalize(demonstrations.states))
+
+
+def _between(every: Demonstrations, start: int, end: int) -> Demonstrations:
+    """Demonstrations `start` to `end - 1`."""
+    offsets = every.offsets[start : end + 1]
+    states = every.states[int(offsets[0]) : int(offsets[-1])]
+    return replace(every, states=states, offsets=offsets - offsets[0])
+
+
+def _about_vertical(angle: Tensor) -> Tensor:
+    """Rotation matrices (..., 3, 3) about the z axis."""
+    c, s, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    rows = [c, -s, zero, s, c, zero, zero, zero, torch.ones_like(angle)]
+    return torch.stack(rows, dim=-1).view(*angle.shape, 3, 3)

@@ -1,0 +1,1 @@
+"""The world: an iiwa arm and four blocks, with rewards, physics and an environment."""

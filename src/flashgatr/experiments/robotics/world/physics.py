@@ -1,0 +1,127 @@
+"""Physics engines behind one protocol, and how a world is moved.
+
+A frame has 10 steps of 1/240 s, so there are 24 frames per second. In each frame, as in the
+original evaluation, the arm is driven towards joint angles by position control, blocks are attached
+or released, and every block that is not held loses its velocity. The table's top is at height 0,
+the robot's base at the origin.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Protocol
+
+import numpy as np
+
+from .. import layouts
+from ..layouts import BLOCKS, JOINTS
+from .arrays import Floats
+
+STEPS, STEP_SIZE = 10, 1 / 240
+"""Steps of a frame, and their length in seconds."""
+GRAVITY = 9.8
+TABLE = 1.0
+"""Half the side of the table, in metres."""
+BLOCK_MASS, FRICTION = 0.068, 0.8
+BOX = (0.0995, 0.0995, 0.03)
+"""Half the sides of a block's collision box: a millimetre narrower than the block."""
+TOOL_RADIUS = 0.04
+
+ENGINES = {
+    "mujoco": ("mujoco", "MujocoWorld", "robotics"),
+    "bullet": ("pybullet", "BulletWorld", "bullet"),
+}
+"""Name of an engine: the package it needs, the class that drives it, the extra that installs it."""
+
+
+class EngineMissing(ImportError):
+    """A physics engine is not installed."""
+
+
+class World(Protocol):
+    """An arm and four blocks in a physics engine."""
+
+    def reset(self, state: Floats) -> None:
+        """Put everything where a state (39) has it, at rest; held blocks are attached."""
+
+    def step(self, q: Floats, attach: Floats) -> None:
+        """Advance one frame: drive the arm towards `q` (7); hold the blocks `attach` (4) marks."""
+
+    def settle(self, frames: int) -> None:
+        """Release all blocks and let physics run, without taking velocities away."""
+
+    def state(self) -> Floats:
+        """The state (39)."""
+
+    def close(self) -> None:
+        """Free what the engine holds."""
+
+
+def make(engine: str) -> World:
+    """A world in the named engine."""
+    require(engine)
+    module = importlib.import_module(f"{__package__}.{engine}")
+    world: World = getattr(module, ENGINES[engine][1])()
+    return world
+
+
+def require(engine: str) -> None:
+    """An error if the engine is unknown or not installed."""
+    if engine not in ENGINES:
+        raise ValueError(f"unknown engine {engine!r}; expected one of {', '.join(ENGINES)}")
+    if not installed(engine):
+        package, _, extra = ENGINES[engine]
+        raise EngineMissing(
+            f'the engine {engine!r} needs the package {package}: pip install "flashgatr[{extra}]"'
+        )
+
+
+def installed(engine: str) -> bool:
+    """Whether the package of an engine is installed."""
+    return importlib.util.find_spec(ENGINES[engine][0]) is not None
+
+
+def require_state(state: Floats) -> Floats:
+    """A state that physics can start from; otherwise an error that says what is wrong with it."""
+    x = np.asarray(state, dtype=np.float64)
+    if x.shape != (layouts.JOINT,):
+        raise ValueError(f"got a state of shape {x.shape}, expected ({layouts.JOINT},)")
+    if not np.isfinite(x).all():
+        raise ValueError("the state has entries that are not finite; a world needs numbers")
+    _, blocks = layouts.split(x)
+    if (np.linalg.norm(blocks.quaternion, axis=-1) < 1e-6).any():
+        raise ValueError("a block's quaternion is zero; expected a rotation")
+    return x
+
+
+def require_scene(state: Floats) -> Floats:
+    """A state to begin an episode with: all blocks on the table.
+
+    Later they may be elsewhere, where a plan threw them.
+    """
+    x = require_state(state)
+    _, blocks = layouts.split(x)
+    outside = np.flatnonzero((abs(blocks.position[:, :2]) > TABLE).any(-1))
+    if len(outside):
+        place = blocks.position[outside[0], :2].round(3).tolist()
+        raise ValueError(
+            f"block {outside[0]} is at {place}, outside the table, which reaches "
+            f"from -{TABLE} to {TABLE} m; place it on the table"
+        )
+    if (blocks.position[:, 2] < 0).any():
+        raise ValueError(f"block {int(blocks.position[:, 2].argmin())} is below the table")
+    return x
+
+
+def require_action(q: Floats, attach: Floats) -> tuple[Floats, Floats]:
+    """Joint angles and flags of a frame; an error if they are not numbers."""
+    q, attach = np.asarray(q, dtype=np.float64), np.asarray(attach, dtype=np.float64)
+    if q.shape != (JOINTS,) or attach.shape != (BLOCKS,):
+        raise ValueError(
+            f"got joint angles of shape {q.shape} and flags of shape {attach.shape}; expected "
+            f"({JOINTS},) and ({BLOCKS},)"
+        )
+    if not (np.isfinite(q).all() and np.isfinite(attach).all()):
+        raise ValueError("an action has entries that are not finite; the arm needs numbers")
+    return q, attach
