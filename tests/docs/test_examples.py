@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -25,3 +27,18 @@ def test_centre_of_mass_trains_checks_moves_saves_and_reloads(tmp_path):
 def test_view_writes_a_picture(tmp_path):
     run("view.py", "view.png", cwd=tmp_path)
     assert (tmp_path / "view.png").read_bytes().startswith(b"\x89PNG")
+
+
+def force_error(output):
+    """The last error that examples/energy.py prints, relative to that of zero forces."""
+    return float(output.splitlines()[-1].split("error ")[1].split()[0])
+
+
+def test_energy_runs(tmp_path):
+    assert force_error(run("energy.py", "--steps", "3", cwd=tmp_path)) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_energy_learns_forces_within_500_steps(tmp_path, seed):
+    assert force_error(run("energy.py", "--seed", str(seed), cwd=tmp_path)) < 0.1

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 
-from flashgatr import GATr
+from flashgatr import GATr, embed_point
 from flashgatr.nn import EquiLinear, SelfAttention
 
 VARIANCES = (1.0, 4.0, 6.0, 2.0, 0.5, 0.5, 1.5, 1.5, 0.5)
@@ -119,3 +119,44 @@ def test_the_weights_of_the_logits_start_at_one():
     for logarithm in layer.attention.parameters():
         assert not logarithm.any()
     assert len(list(layer.attention.parameters())) == 3
+
+
+def _points_net(blocks=4, **options):
+    torch.manual_seed(0)
+    return GATr(
+        in_mv_channels=1, out_mv_channels=1, out_s_channels=1, hidden_mv_channels=8,
+        hidden_s_channels=16, num_blocks=blocks, num_heads=2, **options,
+    ).double()  # fmt: skip
+
+
+def test_geometric_start_values_differ_in_the_output_of_attention_and_the_factors_of_joins():
+    default, geometric = _points_net(), _points_net(initialization="geometric")
+    for (name, a), (_, b) in zip(
+        default.named_parameters(), geometric.named_parameters(), strict=True
+    ):
+        gain = torch.ones(())
+        if "attention.output" in name:
+            gain = torch.tensor(3.0)
+        elif name.endswith("bilinear.inputs.weight"):
+            gain = torch.where(torch.arange(len(a)) < len(a) // 2, 1.0, 3.0)[:, None, None]
+        torch.testing.assert_close(b, gain * a, msg=name)
+
+
+@pytest.mark.parametrize("blocks", [2, 4])
+def test_with_geometric_start_values_the_scalar_output_depends_on_positions(blocks):
+    points = torch.randn(16, 5, 3).double()
+
+    def size_of_forces(net):
+        x = points.clone().requires_grad_()
+        _, energy = net(embed_point(x).unsqueeze(-2))
+        return torch.autograd.grad(energy.sum(), x)[0].square().mean().sqrt()
+
+    default = size_of_forces(_points_net(blocks))
+    geometric = size_of_forces(_points_net(blocks, initialization="geometric"))
+    assert default < 1e-6
+    assert geometric > 100 * default
+
+
+def test_unknown_start_values_are_an_error():
+    with pytest.raises(ValueError, match="initialization must be one of default, geometric"):
+        _points_net(initialization="geometrical")
