@@ -34,7 +34,7 @@ def forces(energy, position, *, create_graph=False):
     return -gradient
 
 
-def train(net, steps, batch=32, report=print):
+def train(net, steps, lr=2e-3, batch=32, report=print):
     """Train `net` on forces; returns its squared force error divided by that of zero forces."""
 
     def energy(position):
@@ -44,7 +44,7 @@ def train(net, steps, batch=32, report=print):
     test = torch.randn(256, BALLS, 3)
     truth = forces(true_energy, test)
     optimizer = torch.optim.Adam(net.parameters())
-    schedule = OneCycleLR(optimizer, max_lr=3e-3, total_steps=steps, cycle_momentum=False)
+    schedule = OneCycleLR(optimizer, max_lr=lr, total_steps=steps, cycle_momentum=False)
     error = 1.0
     for step in range(1, steps + 1):
         position = torch.randn(batch, BALLS, 3)
