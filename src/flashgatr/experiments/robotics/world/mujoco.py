@@ -19,8 +19,10 @@ from .arrays import Floats
 from .kinematics import FORE, LIMITS, SHOULDER, TOOL, UPPER
 from .physics import BOX, STEPS
 
-STIFFNESS, DAMPING, TORQUE = 4000.0, 200.0, 300.0  # N m / rad, N m s / rad, N m
-_LEAD = DAMPING / STIFFNESS / (STEPS * physics.STEP_SIZE)  # frames
+STIFFNESS = (4000.0, 4000.0, 2000.0, 2000.0, 600.0, 600.0, 300.0)  # N m / rad
+DELAY = 0.05  # seconds: damping over stiffness, the same for all joints
+TORQUE = 300.0  # N m; stiffer light joints would reach it at once and swing
+_LEAD = DELAY / (STEPS * physics.STEP_SIZE)  # frames
 _MASSES = (4.0, 4.0, 3.0, 2.7, 1.7, 1.8, 0.3)
 _PLACES = (SHOULDER, 0, 0, UPPER, 0, FORE, 0)  # of the joints, above the last one
 _AXES = ("0 0 1", "0 1 0", "0 0 1", "0 -1 0", "0 0 1", "0 1 0", "0 0 1")
@@ -37,7 +39,7 @@ def model_text() -> str:
         for k in range(BLOCKS)
     )
     joints = "".join(
-        f'<position joint="joint{k}" kp="{STIFFNESS}" kv="{DAMPING}" '
+        f'<position joint="joint{k}" kp="{STIFFNESS[k]}" kv="{DELAY * STIFFNESS[k]}" '
         f'forcerange="-{TORQUE} {TORQUE}"/>'
         for k in range(JOINTS)
     )
