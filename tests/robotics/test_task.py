@@ -122,7 +122,7 @@ def test_turned_scenes_are_as_easy_for_gatr(folder):
     plain = make(folder)
     other = plain.evaluate(plain.model)
     assert other["test_turned"]["mse"] != pytest.approx(other["test"]["mse"], rel=1e-4)
-    assert found["test"]["windows"] == 20
+    assert found["test"]["cases"] == 20
 
 
 def test_training_runs_and_resumes_exactly(folder, tmp_path):

@@ -23,13 +23,10 @@ SPEED = (
     "libraries",
 )
 """Benchmarks of speed; `nbody-step` comes first, because it times the first call of a process."""
-NAMES = (*SPEED, "numerics", "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
+DATA = ("simulator", "nbody-labels", "artery-preprocessing", "kuka-harness")
+"""Benchmarks of data: how fast they are made, and what they are worth."""
+NAMES = (*SPEED, "numerics", "equivariance", *DATA)
 """The benchmarks that `all` runs, in this order."""
-_OF_DATA = {
-    "simulator": ("data.simulator", "run"),
-    "nbody-labels": ("data.nbody_labels", "run"),
-    "artery-preprocessing": ("data.artery_preprocessing", "run"),
-}
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name
     "scaling-figure": ("scaling", "draw"),
@@ -43,7 +40,8 @@ def find(name: str) -> Callable[[], object]:
     if name not in (*NAMES, *_OTHERS):
         known = ", ".join([*NAMES, "scaling-figure", "nbody-figure", "page"])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
-    module, function = (_OF_DATA | _OTHERS).get(name, (name.replace("-", "_"), "run"))
+    own = "data." * (name in DATA) + name.replace("-", "_")
+    module, function = _OTHERS.get(name, (own, "run"))
     found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)
     return found
 
