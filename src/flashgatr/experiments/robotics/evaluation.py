@@ -9,18 +9,21 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from ..console import say
 from . import planning
 from .diffusion import Schedule
 from .options import Options
-from .planning import DiffusionPlanner
+from .planning import DiffusionPlanner, Episodes
 from .world import scenes as places
 from .world.scenes import Setting
 
 EVERY = 20.0
 """Seconds between two messages."""
+PICTURES = 7
+"""States of one episode that results keep, from the scene to the end."""
 
 
 class Messages:
@@ -79,8 +82,20 @@ def rewards(
                 f"scenes, {seconds:.0f} s"
             )
             facts = {"engine": engine, "scene_set": options.scene_set, "turned": turned}
-            found[name] = {**result, **facts, **options.draws.facts}
+            found[name] = {**result, **facts, **options.draws.facts, **details(episodes)}
     return found
+
+
+def details(episodes: Episodes) -> dict[str, Any]:
+    """Rewards of every scene, and pictures' states of the first scene, for reports."""
+    every = np.linspace(0, episodes.states.shape[1] - 1, PICTURES).round().astype(int)
+    return {
+        "per_scene": {
+            "reward": episodes.reward[:, -1].round(2).tolist(),
+            "strict": episodes.strict.round(2).tolist(),
+        },
+        "strip": episodes.states[0, every].round(4).tolist(),
+    }
 
 
 def draw(name: str, count: int, *, turned: bool = False) -> Any:
