@@ -20,6 +20,7 @@ SMALL = [
     "data.options.held_out=4",
     "data.options.validation_windows=20",
     "data.options.test_windows=20",
+    "data.options.scenes=0",
 ]
 GATR = ["model.name=gatr", *(f"model.options.{x}" for x in ("num_blocks=2", "num_heads=2"))]
 GATR += ["model.options.hidden_mv_channels=4", "model.options.hidden_s_channels=8", *SMALL[4:]]
