@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ...train.settings import ConfigError, RunConfig
 from ..hashing import hash_of
 from . import EXPERIMENT, evaluation
-from .demonstrations.shards import describe, load
+from .demonstrations.shards import describe, read, to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import Schedule, denoising_errors, draw_clamps, mean_over_free_frames
 from .layouts import HORIZON
@@ -71,7 +71,7 @@ class RoboticsTask:
     @cached_property
     def _sets(self) -> dict[str, Demonstrations]:
         """The demonstrations of the three sets."""
-        every, apart = load(self.folder), self.options.held_out
+        every, apart = read(self.folder), self.options.held_out
         most = len(every) - apart
         train = self._limit or most
         if not 0 < train <= most:
@@ -81,11 +81,8 @@ class RoboticsTask:
                 "are needed for training; make more, or change one of the numbers"
             )
         half = len(every) - apart // 2
-        return {
-            "train": every.first(train),
-            "validation": _between(every, most, half),
-            "test": _between(every, half, len(every)),
-        }
+        parts = {"train": every[:train], "validation": every[most:half], "test": every[half:]}
+        return {name: to_tensors(part) for name, part in parts.items()}
 
     @cached_property
     def _train(self) -> Demonstrations:
@@ -178,13 +175,6 @@ class RoboticsTask:
 
 def _normalised(demonstrations: Demonstrations) -> Demonstrations:
     return replace(demonstrations, states=Scale().normalize(demonstrations.states))
-
-
-def _between(every: Demonstrations, start: int, end: int) -> Demonstrations:
-    """Demonstrations `start` to `end - 1`."""
-    offsets = every.offsets[start : end + 1]
-    states = every.states[int(offsets[0]) : int(offsets[-1])]
-    return replace(every, states=states, offsets=offsets - offsets[0])
 
 
 def _about_vertical(angle: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ KINDS = {
     "": ("Scenes like those of the demonstrations", "The paper's rows are from its own engine, "
          "demonstrations and scenes: compare them with care."),
     "_turned": ("Turned scenes", "The same scenes, turned about the vertical as a whole; "
-                "demonstrations have blocks along the axes only."),
+                "in demonstrations the sides of all blocks are along the axes."),
 }  # fmt: skip
 """Kinds of scenes by the end of the set's name: title and explanation."""
 DENOISING = {
