@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from ...train.settings import ConfigError, suggest
+from ...train.settings import ConfigError, check_options, read_options
 from .diffusion import Schedule
 from .sampling import Plan, ancestral, ddim, dpm_solver
 from .world import physics
-
-_LEAST = {"held_out": 2, "scenes": 0}
-"""The smallest value of an integer, where it is not 1."""
 
 
 @dataclass(frozen=True)
@@ -69,26 +66,10 @@ class Options:
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Options:
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = suggest(f"data.options.{name}", [f"data.options.{key}" for key in known])
-                raise ConfigError(f"unknown key data.options.{name}; {hint}")
-        return cls(**values)
+        return read_options(cls, values)
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            value, choices = getattr(self, name), get_args(hint)
-            if choices:
-                fits, expected = value in choices, f"one of {', '.join(map(repr, choices))}"
-            elif hint is bool:
-                fits, expected = isinstance(value, bool), "true or false"
-            else:
-                least = _LEAST.get(name, 1)
-                fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-                expected = f"an integer of at least {least}"
-            if not fits:
-                raise ConfigError(f"data.options.{name} must be {expected}, got {value!r}")
+        check_options(self, held_out=2, validation_windows=1, test_windows=1, sampling_steps=1)
         most = Schedule.cosine().steps
         if self.sampling_steps > most:
             raise ConfigError(
