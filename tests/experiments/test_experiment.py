@@ -83,7 +83,8 @@ def test_tables_and_records():
     assert SWEETS.titles == ["sugar, g", "salt", "pieces"]
     assert SWEETS.row({"sugar": 1.26, "pieces": 3.0}) == ["1.3", "", "3"]
     assert SWEETS.row({"sugar": 1.26}) == ["1.3", "", ""]
-    assert [*SWEETS.records({"sugar": 2.0, "salt": 1.0})] == [("sugar", 2.0, "g")]
+    ((metric, name, value),) = SWEETS.records({"sugar": 2.0, "salt": 1.0})
+    assert (metric, name, value) == (SWEETS.metrics["sugar"], "sugar", 2.0)
 
 
 def test_defaults_are_laid_over_folders_named_after_the_experiment():

@@ -49,6 +49,7 @@ def test_a_name_would_be_found():
 
 
 def test_every_experiment_has_a_folder_of_its_own():
-    for name, module in table.BUILT_IN.items():
-        assert module == f"flashgatr.experiments.{name}"
-        assert (EXPERIMENTS / name / "__init__.py").is_file()
+    folders = {module.removeprefix("flashgatr.experiments.") for module in table.BUILT_IN.values()}
+    assert folders == {"nbody", "arteries", "robotics"}
+    for folder in folders:
+        assert (EXPERIMENTS / folder / "__init__.py").is_file()

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from flashgatr.experiments.bench import find
+from flashgatr.experiments.bench.data import kuka_harness
 from flashgatr.experiments.robotics import layouts, planning
 from flashgatr.experiments.robotics.diffusion import Schedule
 from flashgatr.experiments.robotics.layouts import GEOMETRIC, HORIZON
@@ -113,3 +115,30 @@ def test_a_summary_has_means_and_errors():
     assert found["reward"] == 75
     assert found["reward_error"] == pytest.approx(25)
     assert (found["success"], found["reward_phase_1"], found["scenes"]) == (50, 0, 2)
+
+
+def test_random_plans_are_those_of_their_seeds_and_within_reach():
+    one, other = planning.noise(SCENES[:2], [1, 2]), planning.noise(SCENES[:1], [2])
+    assert one.shape == (2, HORIZON, GEOMETRIC)
+    np.testing.assert_array_equal(one[1], other[0])
+    assert np.linalg.norm(layouts.objects(one).position, axis=-1).max() <= 1.6 + 1e-9
+
+
+@needs_physics
+def test_the_harness_has_a_row_for_the_expert_and_for_doing_nothing(monkeypatch, capsys):
+    monkeypatch.setattr(physics, "installed", lambda engine: engine == "mujoco")
+    kuka_harness.run(1, keep=False)
+    rows = [
+        line.split("│")[1:] for line in capsys.readouterr().out.splitlines() if "mujoco" in line
+    ]
+    found = {(row[0].strip(), row[2].strip()): row[3].strip() for row in rows}
+    for turned in ("yes", "no"):
+        assert found["expert", turned] == "100.0 ± 0.0"
+        assert found["do nothing", turned] == "0.0 ± 0.0"
+        assert ("noise", turned) in found
+
+
+def test_the_harness_without_an_engine_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setattr(physics, "installed", lambda engine: False)
+    find("kuka-harness")()
+    assert "flashgatr[robotics]" in capsys.readouterr().out

@@ -35,6 +35,12 @@ class Metric:
     unit: str
     format: str = ".3g"
     recorded: bool = True
+    benchmark: str = "accuracy"
+    """Recorded results go into benchmarks/results/EXPERIMENT-BENCHMARK.jsonl."""
+    name: str = ""
+    """The metric's name there; by default its key."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """Facts that recorded results mention, such as which of two metrics of one name this is."""
 
 
 def _nothing(settings: Any, results: Results) -> dict[str, Any]:
@@ -126,8 +132,8 @@ class Experiment:
         ]
         return [*cells, str(int(results[self.count])) if self.count in results else ""]
 
-    def records(self, results: Results) -> Iterator[tuple[str, float, str]]:
-        """Key, value and unit of every recorded metric of a set."""
+    def records(self, results: Results) -> Iterator[tuple[Metric, str, float]]:
+        """Every recorded metric of a set, the name under which it is recorded, and its value."""
         for key, metric in self.metrics.items():
             if metric.recorded and key in results:
-                yield key, results[key], metric.unit
+                yield metric, metric.name or key, results[key]

@@ -214,13 +214,15 @@ def record_results(runs: list[Planned], recipe: str) -> int:
         varied = {key: value for key, value in run.values.items() if key not in told}
         base = dict(steps=config.train.steps, recipe=recipe, seed=config.seed)
         base |= varied | {key: value for key, value in run.changes.items() if key not in told}
-        name, model = f"{config.experiment}-accuracy", config.model.name
+        model = config.model.name
         for where, metrics in found["results"].items():
             about = measured.about(config, metrics) | base
             settings = about | {measured.place: where}
-            for metric, value, unit in measured.records(metrics):
-                record(name, model, metric, value, unit, settings)
+            for metric, key, value in measured.records(metrics):
+                file = f"{config.experiment}-{metric.benchmark}"
+                record(file, model, key, value, metric.unit, settings | dict(metric.about))
         seconds = log.seconds(Path(config.folder))
         if seconds and found["results"]:
+            name = f"{config.experiment}-accuracy"
             record(name, model, "training time", seconds, "s", about)
     return number

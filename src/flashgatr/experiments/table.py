@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "nbody": "flashgatr.experiments.nbody",
     "arteries": "flashgatr.experiments.arteries",
+    "kuka": "flashgatr.experiments.robotics",
 }
 """The modules that define `EXPERIMENT`. Settings without an experiment belong to the first one."""
 

@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from ..io import files
 from . import toml
@@ -38,6 +38,7 @@ MAX_BYTES = 1 << 16
 _ASSIGNMENT = re.compile(r"""((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^="'])*)=(.*)""", re.DOTALL)
 
 AnySection = TypeVar("AnySection", bound="Section")
+Options = TypeVar("Options")
 
 
 Defaults = Callable[[object], Mapping[str, Any]]
@@ -174,6 +175,35 @@ def suggest(key: str, known: Sequence[str]) -> str:
     if close:
         return f"did you mean {every[close[0]]}?"
     return f"known: {', '.join(siblings.values() or known)}"
+
+
+def read_options(cls: type[Options], values: Mapping[str, Any]) -> Options:
+    """data.options as an experiment's dataclass; unknown keys are an error."""
+    known = list(get_type_hints(cls))
+    for name in values:
+        if name not in known:
+            hint = suggest(f"data.options.{name}", [f"data.options.{key}" for key in known])
+            raise ConfigError(f"unknown key data.options.{name}; {hint}")
+    return cls(**values)
+
+
+def check_options(options: Any, **least: int) -> None:
+    """Check the values of an experiment's dataclass of data.options by the types of its fields.
+
+    They may be literals, booleans, and integers of at least 0, or of the numbers in `least`.
+    """
+    for name, hint in get_type_hints(type(options)).items():
+        value, choices = getattr(options, name), get_args(hint)
+        if choices:
+            fits, expected = value in choices, f"one of {', '.join(map(repr, choices))}"
+        elif hint is bool:
+            fits, expected = isinstance(value, bool), "true or false"
+        else:
+            smallest = least.get(name, 0)
+            fits = isinstance(value, int) and not isinstance(value, bool) and value >= smallest
+            expected = f"an integer of at least {smallest}"
+        if not fits:
+            raise ConfigError(f"data.options.{name} must be {expected}, got {value!r}")
 
 
 def _known(cls: type[Any]) -> tuple[str, ...]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args, get_type_hints
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...train.settings import ConfigError, RunConfig, suggest
+from ...train.settings import ConfigError, RunConfig, check_options, read_options
 from ..hashing import hash_of
 from . import EXPERIMENT
 from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
@@ -49,26 +49,10 @@ class Options:
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Options:
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = suggest(f"data.options.{name}", [f"data.options.{key}" for key in known])
-                raise ConfigError(f"unknown key data.options.{name}; {hint}")
-        return cls(**values)
+        return read_options(cls, values)
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            choices = get_args(hint)
-            if choices:
-                fits, expected = value in choices, f"one of {', '.join(map(repr, choices))}"
-            elif hint is bool:
-                fits, expected = isinstance(value, bool), "true or false"
-            else:
-                fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-                expected = "an integer of at least 0"
-            if not fits:
-                raise ConfigError(f"data.options.{name} must be {expected}, got {value!r}")
+        check_options(self)
 
 
 class ArteryTask:

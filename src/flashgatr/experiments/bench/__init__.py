@@ -24,14 +24,14 @@ SPEED = (
     "libraries",
 )
 """Benchmarks of speed; `nbody-step` comes first, because it times the first call of a process."""
-NAMES = (*SPEED, "numerics", "equivariance", "simulator", "nbody-labels", "artery-preprocessing")
+DATA = ("simulator", "nbody-labels", "artery-preprocessing", "kuka-harness")
+"""Benchmarks of data: how fast they are made, and what they are worth."""
+NAMES = (*SPEED, "numerics", "equivariance", *DATA)
 """The benchmarks that `all` runs, in this order."""
 _IN_FOLDERS = {
     "cpu-step": ("cpu.step", "run"),
     "packed-sets": ("cpu.packed_sets", "run"),
-    "simulator": ("data.simulator", "run"),
-    "nbody-labels": ("data.nbody_labels", "run"),
-    "artery-preprocessing": ("data.artery_preprocessing", "run"),
+    **{name: (f"data.{name.replace('-', '_')}", "run") for name in DATA},
 }
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name

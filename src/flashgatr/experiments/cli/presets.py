@@ -10,9 +10,6 @@ from ... import AxialGATr, GATr, GATrConfig
 from ...config import PRESETS, preset
 from ..console import show_table
 
-AXIAL = ("kuka",)
-"""Presets for two item axes."""
-
 
 @dataclass(frozen=True)
 class Row:
@@ -28,7 +25,8 @@ def rows() -> list[Row]:
     """All presets. The networks are built on the meta device, without memory for weights."""
     found = []
     for name in PRESETS:
-        network, config = AxialGATr if name in AXIAL else GATr, preset(name)
+        config = preset(name)
+        network = AxialGATr if isinstance(config.rotary, tuple) else GATr  # for two item axes
         with torch.device("meta"):
             number = sum(p.numel() for p in network(config).parameters())
         found.append(Row(name, network, config, number))

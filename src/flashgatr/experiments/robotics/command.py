@@ -1,4 +1,4 @@
-"""`flashgatr data kuka`: options and output."""
+"""`flashgatr data kuka` and `flashgatr predict kuka`: their options and output."""
 
 from __future__ import annotations
 
@@ -42,3 +42,46 @@ def data(
     wrong = failures(shards.read(folder), check, workers)
     typer.echo(f"{found.count - len(wrong):,} of {found.count:,} end with a tower in {check}")
     raise typer.Exit(int(len(wrong) > 0.01 * found.count))
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    seed: Annotated[int, typer.Option(help="Which scene, and seed of the plans.")] = 0,
+    turned: Annotated[
+        bool, typer.Option("--turned", help="A scene that is turned about the vertical.")
+    ] = False,
+    engine: Annotated[str, typer.Option(help="The physics engine: mujoco or bullet.")] = "mujoco",
+    sampler: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="ancestral, ddim or dpm_solver, instead of the run's setting."),
+    ] = None,
+    sampling_steps: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Denoising steps of ddim and dpm_solver, instead of the run's setting."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Where the film and the trajectory go.")
+    ] = Path("predictions"),
+    device: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="auto, cpu or cuda, instead of the run's setting."),
+    ] = None,
+) -> None:
+    """Plan a scene and execute the plans: a film (.gif) and the trajectory (.safetensors)."""
+    from .. import runs, shipped
+    from ..console import show_table
+    from . import prediction
+
+    prediction.require_folder(out)
+    found = prediction.predict(
+        runs.require_run(shipped.find(run)),
+        seed=seed,
+        turned=turned,
+        engine=engine,
+        sampler=sampler,
+        sampling_steps=sampling_steps,
+        device=device or "",
+    )
+    show_table(f"scene {seed}", ["", "found"], [list(row) for row in found.rows()])
+    for file in prediction.save(found, out):
+        typer.echo(f"wrote {file}")

@@ -34,4 +34,4 @@ def summarise(errors: Tensor, t: Tensor, steps: int) -> dict[str, float]:
         chosen = errors[quarter == number, 0]
         if len(chosen):
             found[name] = chosen.mean().item()
-    return {**found, "windows": len(errors)}
+    return {**found, "cases": len(errors)}

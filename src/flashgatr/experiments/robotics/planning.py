@@ -5,7 +5,7 @@
 A planner gets the states of all episodes and returns a plan for each. The endeffector's path
 becomes joint angles by inverse kinematics; physics executes them without looking at the plan again.
 The state after a phase is the start of the next one. `DiffusionPlanner` samples plans from a
-denoiser; `expert` and `rest` are bounds that check the loop itself.
+denoiser; `expert`, `rest` and `noise` check the loop itself.
 Shapes: E episodes, P phases, H = 128 frames of a plan, whose first one is the current state.
 """
 
@@ -51,12 +51,19 @@ def rest(states: Floats, seeds: Sequence[int]) -> Floats:
     return np.repeat(layouts.to_geometric(states)[:, None], HORIZON, axis=1)
 
 
+def noise(states: Floats, seeds: Sequence[int]) -> Floats:
+    """Random plans, as those of an untrained network: what the loop scores with them is luck."""
+    shape = (HORIZON, GEOMETRIC)
+    drawn = np.stack([np.random.default_rng(seed).normal(size=shape) for seed in seeds])
+    return np.asarray(Scale().restore(bounded(torch.from_numpy(drawn))).numpy())
+
+
 @dataclass(frozen=True)
 class DiffusionPlanner:
     """Samples plans from a denoiser, conditioned on the current state.
 
     batch: number of plans that are sampled together.
-    precision: "float32", or "bfloat16" for autocast, as in train.precision.
+    precision: as in train.precision; with "bfloat16", a GPU computes under autocast.
     """
 
     denoiser: nn.Module
@@ -90,8 +97,8 @@ class DiffusionPlanner:
         return np.asarray(found.cpu().numpy())
 
     def _autocast(self, device: torch.device) -> torch.autocast:
-        """Without a cache of weights, which would belong to a captured graph."""
-        wanted = self.precision == "bfloat16"
+        """On a GPU only; without a cache of weights, which would belong to a captured graph."""
+        wanted = self.precision == "bfloat16" and device.type == "cuda"
         return torch.autocast(device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
 
 
@@ -185,4 +192,4 @@ def summarise(episodes: Episodes) -> dict[str, float]:
         found[f"{name}_error"] = float(values.std(ddof=1) / len(values) ** 0.5) if several else 0.0
     found["success"] = 100 * float((episodes.strict >= rewards.FULL).mean())
     found["reached"] = 100 * float(episodes.reached.mean())
-    return {**found, "scenes": len(final)}
+    return {**found, "scenes": len(final), "cases": len(final)}

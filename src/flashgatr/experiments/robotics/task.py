@@ -9,72 +9,27 @@ diffusion steps and with fixed noise; success at planning is measured apart from
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ...train.settings import ConfigError, RunConfig, suggest
-from ..experiment import Experiment
+from ...train.settings import ConfigError, RunConfig
 from ..hashing import hash_of
-from .demonstrations.shards import describe, load
+from . import EXPERIMENT, evaluation
+from .demonstrations.shards import describe, read, to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import Schedule, denoising_errors, draw_clamps, mean_over_free_frames
 from .layouts import HORIZON
 from .metrics import summarise, window_errors
-from .models import MODELS
 from .normalised import Scale, released, rotated
+from .options import Options
 
 FIXED = 20_231_210
 """Seed of the noise of validation and evaluation, which is the same for all runs."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """data.options of the experiment.
-
-    loss: "l2" (mean squared error) or "l1" (mean absolute error)
-    clamps: which frames are clamped in training: the "first", or at random the first, the last or
-        both ("ends", as Diffuser was trained)
-    release: clamped frames say that no block is held, as planning does after each phase
-    augment: every training window is turned about the vertical by a random angle in every step
-    held_out: the last demonstrations of the folder, one half for validation, one for the test
-    validation_windows, test_windows: number of windows, evenly spaced over the demonstrations
-    """
-
-    loss: Literal["l2", "l1"] = "l2"
-    clamps: Literal["first", "ends"] = "first"
-    release: bool = True
-    augment: bool = False
-    held_out: int = 200
-    validation_windows: int = 512
-    test_windows: int = 2048
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> Options:
-        known = [field.name for field in fields(cls)]
-        for name in values:
-            if name not in known:
-                hint = suggest(f"data.options.{name}", [f"data.options.{key}" for key in known])
-                raise ConfigError(f"unknown key data.options.{name}; {hint}")
-        return cls(**values)
-
-    def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            value, choices = getattr(self, name), get_args(hint)
-            if choices:
-                fits, expected = value in choices, f"one of {', '.join(map(repr, choices))}"
-            elif hint is bool:
-                fits, expected = isinstance(value, bool), "true or false"
-            else:
-                least = 2 if name == "held_out" else 1
-                fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-                expected = f"an integer of at least {least}"
-            if not fits:
-                raise ConfigError(f"data.options.{name} must be {expected}, got {value!r}")
 
 
 class TrajectoryBatch(NamedTuple):
@@ -99,10 +54,13 @@ class RoboticsTask:
         self.folder = Path(config.data.folder)
         self.schedule = Schedule.cosine().to(device, torch.float32)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model = _build(config.model.name, dict(config.model.options))
-        describe(self.folder)  # missing data are an error now rather than later
+        self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        describe(self.folder)  # missing data are an error now rather than later, engines as well
+        if self.options.engines():
+            evaluation.draw(self.options.scene_set, self.options.scenes)
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
+        self._precision = config.train.precision
 
     @cached_property
     def samples(self) -> int:
@@ -113,7 +71,7 @@ class RoboticsTask:
     @cached_property
     def _sets(self) -> dict[str, Demonstrations]:
         """The demonstrations of the three sets."""
-        every, apart = load(self.folder), self.options.held_out
+        every, apart = read(self.folder), self.options.held_out
         most = len(every) - apart
         train = self._limit or most
         if not 0 < train <= most:
@@ -123,11 +81,8 @@ class RoboticsTask:
                 "are needed for training; make more, or change one of the numbers"
             )
         half = len(every) - apart // 2
-        return {
-            "train": every.first(train),
-            "validation": _between(every, most, half),
-            "test": _between(every, half, len(every)),
-        }
+        parts = {"train": every[:train], "validation": every[most:half], "test": every[half:]}
+        return {name: to_tensors(part) for name, part in parts.items()}
 
     @cached_property
     def _train(self) -> Demonstrations:
@@ -192,14 +147,17 @@ class RoboticsTask:
         return {"score": losses.mean().item(), "position": found["position"], "flag": found["flag"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Errors on the test set, and on its scenes turned about the vertical at random."""
+        """Rewards of planning; errors on the test set, and on its scenes turned at random."""
         plain = self._test
         generator = torch.Generator().manual_seed(FIXED)
         angle = 2 * math.pi * torch.rand(len(plain.t), generator=generator)
         turn = _about_vertical(angle)[:, None]
         turned = plain._replace(clean=rotated(plain.clean, turn), noise=rotated(plain.noise, turn))
         sets = {"test": plain, "test_turned": turned}
-        return {name: self._measure(model, batch)[1] for name, batch in sets.items()}
+        errors = {name: self._measure(model, batch)[1] for name, batch in sets.items()}
+        found = evaluation.rewards(model, self.options, precision=self._precision) | errors
+        count = len(self._sets["train"])
+        return {name: {**numbers, "demonstrations": count} for name, numbers in found.items()}
 
     @torch.no_grad()
     def _measure(
@@ -215,19 +173,8 @@ class RoboticsTask:
         return torch.cat(losses), summarise(torch.cat(errors), batch.t, self.schedule.steps)
 
 
-def _build(name: str, options: dict[str, Any]) -> nn.Module:
-    return Experiment("robotics", RoboticsTask, models=MODELS).build(name, options)
-
-
 def _normalised(demonstrations: Demonstrations) -> Demonstrations:
     return replace(demonstrations, states=Scale().normalize(demonstrations.states))
-
-
-def _between(every: Demonstrations, start: int, end: int) -> Demonstrations:
-    """Demonstrations `start` to `end - 1`."""
-    offsets = every.offsets[start : end + 1]
-    states = every.states[int(offsets[0]) : int(offsets[-1])]
-    return replace(every, states=states, offsets=offsets - offsets[0])
 
 
 def _about_vertical(angle: Tensor) -> Tensor:

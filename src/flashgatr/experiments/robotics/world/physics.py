@@ -35,8 +35,8 @@ ENGINES = {
 """Name of an engine: the package it needs, the class that drives it, the extra that installs it."""
 
 
-class EngineMissing(ImportError):
-    """A physics engine is not installed."""
+class EngineMissing(ImportError, ValueError):
+    """A physics engine is not installed: an error of Python, and of what the user asked for."""
 
 
 class World(Protocol):

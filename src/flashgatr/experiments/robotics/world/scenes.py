@@ -26,7 +26,7 @@ from .arrays import Floats
 RADIUS = 0.6
 SIDE, THICKNESS = 0.2, 0.06
 """A block, in metres."""
-SETS = {"train": None, "validation": 50, "test": 200}
+SETS = {"train": None, "validation": 50, "test": 200, "predict": None}
 """Sets of scenes and their sizes; the position in this table selects the random stream."""
 STARTS = {"bent": kinematics.HOME, "upright": (0.0,) * JOINTS}
 TURN = math.radians(150)

@@ -1,0 +1,150 @@
+"""`flashgatr train kuka`, `eval` and `sweep --record`, with an engine and without any."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashgatr.experiments import results, sweep, table
+from flashgatr.experiments.robotics import evaluation
+from flashgatr.experiments.robotics.options import Options
+from flashgatr.experiments.robotics.world import physics
+
+from .conftest import TINY, command, needs_physics, train
+
+ROOT = Path(__file__).parents[2]
+
+
+def results_of(run):
+    return json.loads((run / "results.json").read_text())["results"]
+
+
+@needs_physics
+def test_a_run_has_errors_and_rewards(trained):
+    found = results_of(trained)
+    assert list(found) == ["plan_mujoco", "plan_mujoco_turned", "test", "test_turned"]
+    plan = found["plan_mujoco"]
+    assert 0 <= plan["strict"] <= plan["reward"] <= 100
+    assert (plan["engine"], plan["scenes"], plan["scene_set"]) == ("mujoco", 1, "validation")
+    assert (plan["sampler"], plan["sampling_steps"]) == ("dpm_solver", 2)
+    assert len(plan["per_scene"]["reward"]) == 1
+    assert len(plan["strip"]) == evaluation.PICTURES
+    assert found["test"]["demonstrations"] == plan["demonstrations"] == 5
+
+
+@needs_physics
+def test_evaluation_repeats_and_takes_other_scenes(trained, tmp_path):
+    before = (trained / "results.json").read_text()
+    command("eval", trained)
+    assert (trained / "results.json").read_text() == before
+    out = tmp_path / "test.json"
+    changes = ["scene_set=test", "sampler=ddim", "turned=false"]
+    sets = [x for c in changes for x in ("--set", f"data.options.{c}")]
+    command("eval", trained, *sets, "--out", out)
+    plan = json.loads(out.read_text())["results"]["plan_mujoco"]
+    assert (plan["scene_set"], plan["sampler"], plan["sampling_steps"]) == ("test", "ddim", 2)
+    assert (trained / "results.json").read_text() == before
+
+
+@pytest.mark.parametrize("model", ["transformer", "unet"])
+def test_without_an_engine_a_run_has_errors_only(model, demonstrations, tmp_path, monkeypatch):
+    monkeypatch.setattr(physics, "installed", lambda engine: False)
+    small = {
+        "transformer": ["hidden_channels=16", "num_blocks=1", "num_heads=1"],
+        "unet": ["hidden_channels=32", "factors=[1, 2]"],
+    }[model]
+    own = [f"model.options.{x}" for x in small]
+    train(demonstrations, tmp_path / "run", *own, model=model)
+    assert list(results_of(tmp_path / "run")) == ["test", "test_turned"]
+
+
+def test_an_engine_that_is_missing_is_said_before_training(demonstrations, tmp_path, monkeypatch):
+    monkeypatch.setattr(physics, "installed", lambda engine: engine == "mujoco")
+    with pytest.raises(ValueError, match=r"needs the package pybullet: pip install"):
+        train(demonstrations, tmp_path / "run", "data.options.engine=both")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_more_scenes_than_a_set_has_are_refused():
+    with pytest.raises(ValueError, match="the set 'validation' has 50 scenes, got 51"):
+        evaluation.draw("validation", 51)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"scenes": -1}, "at least 0, got -1"),
+        ({"scene_set": "train"}, "one of 'validation', 'test', got 'train'"),
+        ({"engine": "ode"}, "got 'ode'"),
+        ({"sampler": "euler"}, "got 'euler'"),
+        ({"sampling_steps": 1001}, "at most 1000, got 1001"),
+        ({"scene": 3}, r"did you mean data\.options\.scenes"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(values, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Options.read(values)
+
+
+def test_damaged_demonstrations_are_a_sentence(demonstrations, tmp_path):
+    broken = tmp_path / "data"
+    broken.mkdir()
+    for file in demonstrations.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(ValueError, match="is damaged or not a set of demonstrations"):
+        train(broken, tmp_path / "run")
+
+
+def test_long_sampling_says_how_far_it_is(monkeypatch):
+    said = []
+    messages = evaluation.Messages("plan", said.append)
+    monkeypatch.setattr(evaluation, "EVERY", -1.0)
+    for _ in range(2):
+        for step in (1, 2):
+            messages(step, 2)
+    assert said[-1] == "plan, phase 2 of 3: step 2 of 2"
+
+
+@needs_physics
+def test_a_sweep_records_rewards(demonstrations, tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    lines = []
+    monkeypatch.setattr(sweep, "record", lambda *line: lines.append(line))
+    recipe = tmp_path / "kuka_small.toml"
+    options = "[run.model.options]\nhidden_channels = 16\nnum_blocks = 1\nnum_heads = 1\n"
+    recipe.write_text(
+        f'[run]\nexperiment = "kuka"\n[run.model]\nname = "transformer"\n{options}'
+        f'[run.data]\nfolder = "{demonstrations}"\n[grid]\n"data.train_samples" = [3]\nseed = [1]\n'
+    )
+    runs = sweep.plan(recipe, tmp_path / "runs", TINY)
+    sweep.execute(runs, lambda text: None)
+    assert sweep.record_results(runs, recipe.stem) == 1
+    rewards = [line for line in lines if line[0] == "kuka-reward" and line[2] == "reward"]
+    assert [(line[1], line[4], line[5]["reward"]) for line in rewards] == [
+        ("transformer", "%", "original"),
+        ("transformer", "%", "strict"),
+    ]
+    expected = dict(
+        demonstrations=3, steps=4, recipe="kuka_small", engine="mujoco", scenes=1, seed=1
+    )
+    assert expected.items() <= rewards[0][5].items()
+    assert {line[0] for line in lines} == {"kuka-reward", "kuka-accuracy"}
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("kuka_*.toml")), ids=str)
+def test_recipes_build_their_options_and_networks(recipe, tmp_path):
+    runs = sweep.plan(recipe, tmp_path)
+    assert runs
+    for run in runs:
+        Options.read(run.config.data.options)
+        assert run.config.model.name in table.find("kuka").get("models")
+
+
+def test_the_figure_reads_test_scenes_and_the_choice_of_rates_does_not(tmp_path):
+    def options(name):
+        return Options.read(sweep.plan(ROOT / "recipes" / name, tmp_path)[-1].config.data.options)
+
+    figure, rates = options("kuka_figure.toml"), options("kuka_rates.toml")
+    assert (figure.scene_set, figure.scenes, figure.sampler) == ("test", 200, "ancestral")
+    assert (figure.loss, figure.turned) == ("l1", True)  # the last run is a U-Net's
+    assert (rates.scene_set, rates.scenes) == ("validation", 50)
