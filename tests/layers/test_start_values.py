@@ -102,3 +102,16 @@ def test_the_weights_of_the_logits_start_at_one():
     for logarithm in layer.attention.parameters():
         assert not logarithm.any()
     assert len(list(layer.attention.parameters())) == 3
+
+
+def test_new_values_of_some_rows_leave_the_others_and_the_scalar_outputs():
+    layer = EquiLinear(4, 6, 3, 5)
+    before = {name: x.detach().clone() for name, x in layer.named_parameters()}
+    layer.reset_parameters("unit_scalar", rows=slice(2, 4))
+    others = [0, 1, 4, 5]
+    for name, x in layer.named_parameters():
+        if name in ("weight", "s2mv", "bias_mv"):
+            assert torch.equal(x[others], before[name][others])
+            assert not torch.equal(x[2:4], before[name][2:4])
+        else:
+            assert torch.equal(x, before[name]), name

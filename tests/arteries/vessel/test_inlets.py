@@ -91,3 +91,14 @@ def test_inlets_beyond_those_of_the_training_data_are_said(factor, told, raw, tm
     inlet = " ".join(map(str, position[raw.inlet].mean(axis=0)))
     vessel = model_input.read_vessel(file, inlet=inlet, scale="cm")
     assert any("published training vessels of 0.25" in note for note in vessel.notes) == told
+
+
+@pytest.mark.parametrize(("around", "ends"), [(36, 2), (24, 3)])
+def test_openings_are_ends_from_a_fifth_of_the_largest_diameter_on(around, ends):
+    """Without the six faces around a node, the opening is 0.16 or 0.24 times as wide."""
+    mesh = tube(around=around, length=2.0, bend=0.0, jitter=0.0)
+    node = np.argmin(np.linalg.norm(mesh.position - [1.0, 0.16, 0.0], axis=1))
+    face = mesh.face[(mesh.face != node).all(axis=1)]
+    assert len(mesh.face) - len(face) == 6
+    found, holes = model_input.find_ends(mesh.position.astype(np.float64), face)
+    assert (len(found), len(holes)) == (ends, 3 - ends)
