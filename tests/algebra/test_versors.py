@@ -361,6 +361,8 @@ def test_centroid_is_a_constant_for_gradients():
 def test_a_mirror_has_no_quaternion():
     with pytest.raises(ValueError, match="mirror"):
         to_quaternion(sample(3, kind="reflection"))
+    with pytest.raises(ValueError, match="mirror"):
+        to_quaternion(torch.cat([sample(3, kind="rotation"), sample(1, kind="reflection")]))
 
 
 def test_the_working_centre_is_the_origin_where_the_centroid_would_enlarge_coordinates():

@@ -57,6 +57,12 @@ def test_edges_and_neighbours_of_a_mesh_are_renumbered_in_a_batch():
         pack([small, tube(2)], CPU)
 
 
+def test_pairs_are_meshes_of_similar_size_padded_to_the_larger_one():
+    sizes = 12, 600, 18, 300, 24
+    packed = pack([tube(k, size) for k, size in enumerate(sizes)], CPU)
+    assert packed.pairs(range(5)) == [([1, 3], 768), ([4, 2], 256), ([0], 256)]
+
+
 def test_random_orientations_are_fixed_by_the_samples_number():
     found = make().batch(torch.tensor([2]))
     mesh = walls("", "train")[2]

@@ -45,6 +45,13 @@ def test_quantiles_lie_between_the_meshes_errors():
     assert found["epsilon_q75"] == pytest.approx(32.5, rel=1e-5)
 
 
+def test_nmae_is_relative_to_the_largest_stress_of_all_meshes():
+    weak = mesh_errors(0.5 * TARGET, TARGET, MASK)  # mean error 1.75, largest stress 100
+    strong = mesh_errors(5 * TARGET, 10 * TARGET, MASK)  # 17.5 and 1,000
+    expected = 100 * (1.75 + 17.5) / 2 / 1000
+    assert summarise([weak, strong])["nmae"] == pytest.approx(expected)
+
+
 def test_nothing_to_measure_is_said():
     with pytest.raises(ValueError, match="no node in its mask"):
         mesh_errors(TARGET, TARGET, torch.zeros(3, dtype=torch.bool))

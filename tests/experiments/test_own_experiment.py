@@ -109,6 +109,12 @@ def test_evaluation_gives_the_results_of_training():
     assert runs.read_results(Path("runs/mine"))["results"] == before
 
 
+@pytest.mark.parametrize("left", ["checkpoints", "model", "results.json"])
+def test_a_folder_with_any_part_of_a_run_is_not_trained_in_anew(left):
+    (Path("runs/mine") / left).mkdir(parents=True)
+    assert "holds a run already" in run("train", "mine.py", "--folder", "runs/mine", code=2)
+
+
 def test_evaluation_keeps_what_training_said_about_the_run():
     """Without its fingerprint, a sweep would train the run again."""
     begin()

@@ -402,6 +402,13 @@ def test_the_straight_line_is_computed_from_the_data(trained, tmp_path, undrawn)
     assert "straight line x₀ + v·t" in page
 
 
+def test_a_folder_that_is_named_twice_is_read_once(trained):
+    here, again = trained / "runs", trained / "data" / ".." / "runs"
+    found = collect([here, again, here / "gatr"])
+    assert len(found.runs) == len(SMALL)
+    assert found.notes == []
+
+
 def test_drawn_paths_end_where_the_data_say_and_models_see_them(trained):
     read = collect([trained / "runs"]).runs
     sets = describe_data(read, [])

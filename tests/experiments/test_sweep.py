@@ -32,6 +32,28 @@ def test_a_grid_has_every_combination_once(planned):
     assert {run.config.train.steps for run in planned} == {5}
 
 
+def test_changes_of_all_runs_leave_the_grid_as_it_is(tmp_path):
+    """A run's folder is named after its values in the grid, so the settings must agree."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    for run in sweep.plan(recipe, tmp_path / "runs", ["seed=9", "train.steps=7"]):
+        assert (run.config.seed, run.config.train.steps) == (run.values["seed"], 7)
+
+
+def test_a_run_is_finished_if_its_results_are_those_of_its_settings(planned, tmp_path):
+    run, other = planned[:2]
+    folder = Path(run.config.folder)
+    folder.mkdir(parents=True)
+    for content, finished in (
+        ({"run": fingerprint(run.config)}, True),
+        ({"run": fingerprint(other.config)}, False),
+        ({}, False),
+    ):
+        (folder / "results.json").write_text(json.dumps(content))
+        assert run.is_finished == finished
+    assert not other.is_finished
+
+
 def test_values_of_one_key_are_alternatives_and_keys_conditions(planned):
     found = sweep.select(planned, ["model.name=gatr", "seed=0", "seed=2"])
     names = [(run.config.model.name, run.config.seed) for run in found]

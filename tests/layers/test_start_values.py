@@ -160,3 +160,16 @@ def test_with_geometric_start_values_the_scalar_output_depends_on_positions(bloc
 def test_unknown_start_values_are_an_error():
     with pytest.raises(ValueError, match="initialization must be one of default, geometric"):
         _points_net(initialization="geometrical")
+
+
+def test_new_values_of_some_rows_leave_the_others_and_the_scalar_outputs():
+    layer = EquiLinear(4, 6, 3, 5)
+    before = {name: x.detach().clone() for name, x in layer.named_parameters()}
+    layer.reset_parameters("unit_scalar", rows=slice(2, 4))
+    others = [0, 1, 4, 5]
+    for name, x in layer.named_parameters():
+        if name in ("weight", "s2mv", "bias_mv"):
+            assert torch.equal(x[others], before[name][others])
+            assert not torch.equal(x[2:4], before[name][2:4])
+        else:
+            assert torch.equal(x, before[name]), name

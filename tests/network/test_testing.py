@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from flashgatr import GATr, testing
+from flashgatr import GATr, embed_point, testing
 from flashgatr.algebra import E123
 from flashgatr.ops import norm
 
@@ -112,3 +112,20 @@ def test_a_join_reference_moves_with_the_input():
     reference = torch.zeros(16)
     reference[E123] = 2.0
     assert testing.assert_equivariant(_net(), MV, S, join_reference=reference) < 1e-10
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        testing.assert_equivariant,
+        testing.assert_batch_independent,
+        testing.assert_padding_invariant,
+        testing.assert_permutation_equivariant,
+    ],
+)
+def test_networks_are_checked_without_dropout(check):
+    options = dict(hidden_mv_channels=4, hidden_s_channels=4, num_blocks=1, num_heads=2)
+    net = GATr(in_mv_channels=1, in_s_channels=1, out_mv_channels=1, dropout=0.5, **options)
+    mv, s = embed_point(torch.randn(2, 5, 1, 3)), torch.randn(2, 5, 1)
+    assert check(net.train(), mv, s) < 1e-10
+    assert net.training

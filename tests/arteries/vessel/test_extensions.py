@@ -145,5 +145,8 @@ def test_a_vessel_with_three_ends_is_used_as_it_is_or_extended(
     assert again.mesh.geodesic.min() < (2.5 if added else 0.2)
     if added:
         assert again.mesh.mask.all()
+        seen = again.vessel
+        np.testing.assert_array_equal(seen.mesh.mask, seen.origin >= 0)  # not what was added
+        assert (seen.origin < 0).any()
         beyond = again.vessel.mesh.geodesic.max() - again.mesh.geodesic.max()
         assert beyond < 1.3 * again.mesh.inlet_diameter  # the model saw one diameter of them

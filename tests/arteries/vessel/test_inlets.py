@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from flashgatr.experiments.arteries.data.mesh import ArteryError
+from flashgatr.experiments.arteries.vessel import model_input
 
 from ..tubes import tube
+from . import meshfiles
 from .predictions import predicted
 
 
@@ -76,3 +78,27 @@ def test_a_wrong_scale_is_said(factor, scale, message, model, raw, inlet, tmp_pa
         return
     with pytest.raises(ArteryError, match=message):
         predicted(model, tmp_path, position, raw.face, inlet, scale=scale)
+
+
+@pytest.mark.parametrize(
+    ("factor", "told"), [(0.5, True), (0.69, False), (1.1, False), (1.2, True)]
+)
+def test_inlets_beyond_those_of_the_training_data_are_said(factor, told, raw, tmp_path):
+    """The inlet of the sample has a diameter of 0.361 cm; training saw 0.25 to 0.4 cm."""
+    file = tmp_path / "a.vtp"
+    position = factor * raw.position.astype(np.float64)
+    file.write_bytes(meshfiles.vtk(position, raw.face))
+    inlet = " ".join(map(str, position[raw.inlet].mean(axis=0)))
+    vessel = model_input.read_vessel(file, inlet=inlet, scale="cm")
+    assert any("published training vessels of 0.25" in note for note in vessel.notes) == told
+
+
+@pytest.mark.parametrize(("around", "ends"), [(36, 2), (24, 3)])
+def test_openings_are_ends_from_a_fifth_of_the_largest_diameter_on(around, ends):
+    """Without the six faces around a node, the opening is 0.16 or 0.24 times as wide."""
+    mesh = tube(around=around, length=2.0, bend=0.0, jitter=0.0)
+    node = np.argmin(np.linalg.norm(mesh.position - [1.0, 0.16, 0.0], axis=1))
+    face = mesh.face[(mesh.face != node).all(axis=1)]
+    assert len(mesh.face) - len(face) == 6
+    found, holes = model_input.find_ends(mesh.position.astype(np.float64), face)
+    assert (len(found), len(holes)) == (ends, 3 - ends)
