@@ -1,9 +1,10 @@
 """Forces as the gradient of an energy: train on forces, and the energy is learned with them.
 
-Five balls repel each other, every two of them with the energy exp(-r²/2). The network's scalar
-outputs, summed over the balls, are the energy E. The forces are -dE/dx, so they rotate with the
-balls and conserve energy whatever the weights are. The loss contains a gradient, so its own
-gradient is a second derivative, for which PyTorch's plain attention must be chosen.
+Five balls, no two of them closer than 0.5, repel each other, every two of them with the energy
+exp(-r²/2). The network's scalar outputs, summed over the balls, are the energy E. The forces are
+-dE/dx, so they rotate with the balls and conserve energy whatever the weights are. The loss
+contains a gradient, so its own gradient is a second derivative, for which PyTorch's plain attention
+must be chosen.
 
     python examples/energy.py [--steps 500] [--seed 0] [--initialization geometric]
 """
@@ -17,14 +18,24 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from flashgatr import GATr, embed_point
 
-BALLS = 5
+BALLS, CLOSEST = 5, 0.5
+
+
+def distances(position):
+    """Distances (batch, pairs) of all balls at these positions (batch, balls, 3)."""
+    i, j = torch.triu_indices(BALLS, BALLS, 1)
+    return (position[:, i] - position[:, j]).norm(dim=-1)
+
+
+def draw(batch):
+    """Random positions (batch, balls, 3) of balls that are not too close."""
+    position = torch.randn(4 * batch, BALLS, 3)
+    return position[distances(position).amin(-1) > CLOSEST][:batch]
 
 
 def true_energy(position):
     """The energy of all pairs, summed over the batch: position (batch, balls, 3)."""
-    i, j = torch.triu_indices(BALLS, BALLS, 1)
-    distance = (position[:, i] - position[:, j]).square().sum(-1)
-    return torch.exp(-distance / 2).sum()
+    return torch.exp(-distances(position).square() / 2).sum()
 
 
 def forces(energy, position, *, create_graph=False):
@@ -41,13 +52,13 @@ def train(net, steps, lr=2e-3, batch=32, report=print):
         _, per_ball = net(embed_point(position).unsqueeze(-2))
         return per_ball.sum()
 
-    test = torch.randn(256, BALLS, 3)
+    test = draw(256)
     truth = forces(true_energy, test)
     optimizer = torch.optim.Adam(net.parameters())
     schedule = OneCycleLR(optimizer, max_lr=lr, total_steps=steps, cycle_momentum=False)
     error = 1.0
     for step in range(1, steps + 1):
-        position = torch.randn(batch, BALLS, 3)
+        position = draw(batch)
         found = forces(energy, position, create_graph=True)
         loss = (found - forces(true_energy, position)).square().mean()
         optimizer.zero_grad()
