@@ -80,10 +80,17 @@ def _link(k: int) -> str:
     )
 
 
+def _ignore(message: str) -> None:
+    """Takes MuJoCo's warnings."""
+
+
 class MujocoWorld:
     """A `physics.World` in MuJoCo."""
 
     def __init__(self) -> None:
+        # By default MuJoCo writes warnings into a file in the working folder. The only one that
+        # wild plans raise, of numbers too large, is dealt with in `_run`.
+        mujoco.set_mju_user_warning(_ignore)
         self._model: Any = mujoco.MjModel.from_xml_string(model_text())
         self._data: Any = mujoco.MjData(self._model)
         self._target = np.zeros(JOINTS)
