@@ -33,7 +33,6 @@ from flashgatr.versors import (
     to_matrix,
     to_quaternion,
     translate,
-    working_center,
 )
 
 KINDS = ["E(3)", "SE(3)", "rotation", "translation", "reflection"]
@@ -363,17 +362,6 @@ def test_a_mirror_has_no_quaternion():
         to_quaternion(sample(3, kind="reflection"))
     with pytest.raises(ValueError, match="mirror"):
         to_quaternion(torch.cat([sample(3, kind="rotation"), sample(1, kind="reflection")]))
-
-
-def test_the_working_centre_is_the_origin_where_the_centroid_would_enlarge_coordinates():
-    """Points: their centroid. Planes through the origin with a trace of a point far away: not."""
-    sets = Sets((4,))
-    points = embed_point(5 + random(4, 1, 3))
-    close(working_center(points, sets), centroid(points, sets))
-    planes = embed_plane(random(4, 1, 3), torch.zeros(4, 1, 3).double())
-    planes = planes + 1e-3 * embed_point(1e3 + random(4, 1, 3))
-    assert centroid(planes, sets).norm() > 1e3
-    assert not working_center(planes, sets).any()
 
 
 def test_a_generator_of_the_cpu_is_used_for_samples_on_every_device():
