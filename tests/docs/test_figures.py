@@ -292,3 +292,12 @@ def test_the_table_of_start_values_is_the_measured_one(name):
         cell("epsilon_mean", ".2f", **arteries) if has_arteries else "–",
     )
     assert row in section("parameters", "Start values")
+
+
+def test_the_errors_of_the_energy_example_are_the_measured_ones():
+    def error(seed, start):
+        return f"{measured('energy', 'force_error', seed=seed, initialization=start):.4f}"
+
+    text = section("precision", "Energies and forces")
+    assert table_row("`geometric`", *(error(seed, "geometric") for seed in range(3))) in text
+    assert f"(seed 0: {error(0, 'default')})" in text
