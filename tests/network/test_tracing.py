@@ -53,16 +53,27 @@ def test_gradients_of_the_compiled_network_agree():
     _assert_same(*gradients)
 
 
-def test_packed_axial_and_autocast_networks_are_one_graph_too():
-    net, axial = GATr(**OPTIONS), AxialGATr(**OPTIONS, rotary=(True, False))
+def test_packed_and_autocast_networks_are_one_graph_too():
+    net = GATr(**OPTIONS)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     mv, s = _data(9)
     offsets = torch.tensor([0, 4, 9])
     _assert_same(compiled(mv, s, offsets=offsets, max_items=5), net(mv, s, offsets=offsets))
     mv, s = _data(3, 4)
-    _assert_same(torch.compile(axial, fullgraph=True, backend="aot_eager")(mv, s), axial(mv, s))
     with torch.autocast("cpu", torch.bfloat16):
         _assert_same(compiled(mv, s), net(mv, s))
+
+
+@pytest.mark.parametrize("multi_query", [True, False])
+def test_one_graph_serves_all_sizes_of_two_item_axes(multi_query):
+    options = {**OPTIONS, "num_blocks": 2, "multi_query": multi_query}
+    axial = AxialGATr(**options, rotary=(True, False))
+    backend = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(axial, fullgraph=True, backend=backend)
+    for shape in ((3, 4), (5, 6), (40, 3), (2, 50), (6, 7)):
+        mv, s = _data(*shape)
+        _assert_same(compiled(mv, s), axial(mv, s))
+    assert backend.frame_count <= 3
 
 
 def test_one_graph_serves_all_packed_sets():
