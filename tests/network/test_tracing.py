@@ -54,19 +54,32 @@ def test_gradients_of_the_compiled_network_agree(checkpoint):
     _assert_same(*gradients)
 
 
-def test_packed_axial_and_autocast_networks_are_one_graph_too():
-    net, axial = GATr(**OPTIONS), AxialGATr(**OPTIONS, rotary=(True, False))
+def test_packed_and_autocast_networks_are_one_graph_too():
+    net = GATr(**OPTIONS)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     mv, s = _data(9)
     offsets = torch.tensor([0, 4, 9])
     _assert_same(compiled(mv, s, offsets=offsets, max_items=5), net(mv, s, offsets=offsets))
     mv, s = _data(3, 4)
+    axial = AxialGATr(**OPTIONS, rotary=(True, False))
     compiled_axial = torch.compile(axial, fullgraph=True, backend="aot_eager")
     _assert_same(compiled_axial(mv, s), axial(mv, s))
     packed = dict(offsets=torch.tensor([0, 1, 3]), max_items=2)
     _assert_same(compiled_axial(mv, s, **packed), axial(mv, s, **packed))
     with torch.autocast("cpu", torch.bfloat16):
         _assert_same(compiled(mv, s), net(mv, s))
+
+
+@pytest.mark.parametrize("multi_query", [True, False])
+def test_one_graph_serves_all_sizes_of_two_item_axes(multi_query):
+    options = {**OPTIONS, "num_blocks": 2, "multi_query": multi_query}
+    axial = AxialGATr(**options, rotary=(True, False))
+    backend = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(axial, fullgraph=True, backend=backend)
+    for shape in ((3, 4), (5, 6), (40, 3), (2, 50), (6, 7)):
+        mv, s = _data(*shape)
+        _assert_same(compiled(mv, s), axial(mv, s))
+    assert backend.frame_count <= 3
 
 
 def test_one_graph_serves_all_packed_sets():
