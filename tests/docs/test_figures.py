@@ -301,3 +301,6 @@ def test_the_errors_of_the_energy_example_are_the_measured_ones():
     text = section("precision", "Energies and forces")
     assert table_row("`geometric`", *(error(seed, "geometric") for seed in range(3))) in text
     assert f"(seed 0: {error(0, 'default')})" in text
+    any_distance = dict(closest=0, initialization="default", num_blocks=4, lr=2e-3, batch=32)
+    missed = [measured("energy", "force_error", seed=k, **any_distance) for k in range(3)]
+    assert "{:.4f}, {:.4f} and {:.4f}".format(*missed) in " ".join(text.split())
