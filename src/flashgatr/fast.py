@@ -302,7 +302,7 @@ def _rotary(
     if across is not None:
         *leading, first, second = across
         table = table.reshape(*leading, second, first, plan.heads.s).transpose(-3, -2)
-    return table.reshape(-1, plan.heads.s)
+    return table.reshape(-1, plan.heads.s).contiguous()  # of one position, reshape gives a view
 
 
 def parameters_of(layer: EquiLinear) -> list[Tensor]:

@@ -54,8 +54,10 @@ def test_axial_networks_equal_their_plain_layers(name, given):
 
 
 @pytest.mark.parametrize(
-    "shape", [(40, 3), (3, 40), (0, 3), (3, 0), (1, 1), (2, 40, 3), (2, 35, 36), (2, 2, 7, 4)]
-)
+    "shape",
+    [(40, 3), (3, 40), (1, 99), (99, 1), (0, 3), (3, 0), (1, 1), (2, 40, 3), (2, 35, 36),
+     (2, 2, 7, 4)],
+)  # fmt: skip
 @pytest.mark.parametrize("name", ["default", "rotary times"])
 def test_axial_sets_of_every_size_equal_the_plain_layers(name, shape):
     net = make_net(AxialGATr, **OPTIONS[name])
@@ -106,6 +108,7 @@ def test_second_derivatives_of_attention_across_rows():
     [
         ((2, 17), {}),
         ((2, 40), {}),
+        ((99, 1), {}),
         ((2, 3, 4), {}),
         ((0, 5), {}),
         ((3, 5), dict(mask=MASK)),
