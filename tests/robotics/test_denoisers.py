@@ -10,15 +10,18 @@ from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.demonstrations.shards import to_tensors
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, stream
 from flashgatr.experiments.robotics.diffusion import (
+    TARGETS,
     Schedule,
     denoising_errors,
     draw_clamps,
     mean_over_free_frames,
+    target_tables,
 )
 from flashgatr.experiments.robotics.layouts import GEOMETRIC
 from flashgatr.experiments.robotics.models import (
     MODELS,
     GATrDenoiser,
+    TargetDenoiser,
     TransformerDenoiser,
     UNetDenoiser,
 )
@@ -214,9 +217,30 @@ def test_a_network_that_predicts_velocities_need_not_learn_to_copy():
     assert found[1] < 0.6 < 0.9 < found[0] < 1.2
 
 
-def test_predicting_velocities_keeps_the_symmetry():
-    assert rotation_error(make("gatr", predict="velocity"), "SO(3)") < 1e-10
-    with pytest.raises(ValueError, match="'noise' or 'velocity', got 'speed'"):
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_network_that_predicts_its_target_estimates_the_noise(target):
+    """And an error of the target is the error of the noise divided by the table's factor."""
+    schedule, t = Schedule.cosine(), torch.tensor([0, 1, 500, 990])
+    clean, noise, off = (torch.randn(4, 8, GEOMETRIC, dtype=torch.float64) for _ in range(3))
+    signal, sigma = schedule.signal[t, None, None], schedule.noise[t, None, None]
+    right = {"noise": noise, "velocity": signal * noise - sigma * clean, "clean": clean}[target]
+    x, clamp = schedule.noisy(clean, noise, t), draw_clamps("first", 4, 8, clean.device)
+    for error in (0 * off, off):
+        model = TargetDenoiser(lambda *_, out=right + error: out, target).double()
+        for name, table in zip(("copied", "added"), target_tables(target), strict=True):
+            model.register_buffer(name, table)
+        found = model(x, t, clamp) - noise
+        expected = target_tables(target)[1][t, None, None] * error
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("target", ["velocity", "clean"])
+def test_other_targets_keep_the_symmetry(target):
+    assert rotation_error(make("gatr", predict=target), "SO(3)") < 1e-10
+
+
+def test_an_unknown_target_is_refused():
+    with pytest.raises(ValueError, match="'velocity', 'clean', got 'speed'"):
         make("gatr", predict="speed")
 
 

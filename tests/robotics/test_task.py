@@ -97,6 +97,16 @@ def test_the_loss_of_zero_is_the_size_of_the_noise(folder):
     assert absolute.item() == pytest.approx((2 / torch.pi) ** 0.5, abs=0.02)
 
 
+def test_the_loss_is_that_of_what_the_network_predicts(folder):
+    """A network that says 0 errs by the size of the clean trajectory, at every diffusion step."""
+    task = make(folder, 'model.options.predict="clean"')
+    batch = task.batch(torch.arange(30))
+    task.model.net = torch.nn.Module()
+    task.model.net.forward = lambda x, t, clamp: torch.zeros_like(x)
+    clean = batch.clean[:, 1:].square().mean().item()
+    assert task.loss(task.model, batch)[0].item() == pytest.approx(clean, rel=1e-3)
+
+
 def test_validation_has_all_diffusion_steps_and_fixed_noise(folder):
     task, again = make(folder), make(folder, "seed=5")
     assert task._validation.t.sort().values.tolist() == [25 + 50 * k for k in range(20)]

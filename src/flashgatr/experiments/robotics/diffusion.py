@@ -65,6 +65,29 @@ class Schedule:
         return signal * clean + sigma * noise
 
 
+TARGETS = ("noise", "velocity", "clean")
+"""What a network can predict: the noise ε; the velocity v = √ᾱ ε - √(1 - ᾱ) x_0 (Salimans and Ho,
+2022); or the clean trajectory x_0. The loss is that of the predicted quantity.
+"""
+
+
+def target_tables(target: str, steps: int = STEPS) -> tuple[Tensor, Tensor]:
+    """Tables (T) of a and b, in float64, with which the noise is ε = a x_t + b · (prediction).
+
+    An error of the prediction is that of the noise divided by b. A network that predicts the noise
+    has to copy what it sees; one that predicts the clean trajectory has a smooth answer.
+    """
+    schedule = Schedule.cosine(steps)
+    signal, noise = schedule.signal, schedule.noise
+    if target == "noise":
+        return torch.zeros_like(noise), torch.ones_like(noise)
+    if target == "velocity":
+        return noise, signal
+    if target == "clean":
+        return 1 / noise, -signal / noise
+    raise ValueError(f"predict must be one of {', '.join(map(repr, TARGETS))}, got {target!r}")
+
+
 def draw_clamps(kind: Clamps, count: int, frames: int, device: torch.device) -> Tensor:
     """Masks (B, H) of clamped frames; "ends" draws them with torch's global random numbers."""
     frame = torch.arange(frames, device=device)

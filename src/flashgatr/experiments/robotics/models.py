@@ -28,7 +28,7 @@ from ..baselines.checks import require_bool, require_count
 from ..baselines.time_embedding import TimeEmbedding
 from ..baselines.transformer import AxialTransformer
 from ..baselines.unet import TemporalUNet
-from .diffusion import Schedule
+from .diffusion import target_tables
 from .layouts import GEOMETRIC, OBJECTS, PER_OBJECT, from_objects, objects
 
 _TIME_WIDTH = 128
@@ -148,25 +148,20 @@ def _marks(flags: Tensor, clamp: Tensor) -> Tensor:
     return torch.stack([F.pad(flags, (1, 0)), is_effector, is_clamped], dim=-1)
 
 
-class VelocityDenoiser(nn.Module):
-    """ε = √(1 - ᾱ) x + √ᾱ v, with v from a network: it need not learn to copy the noise it sees.
+class TargetDenoiser(nn.Module):
+    """A network that predicts another quantity, from which the noise follows: see `TARGETS`."""
 
-    The error of the clean trajectory, √(1 - ᾱ) times that of v, stays small in the noisiest steps,
-    where the error of ε is divided by a tiny √ᾱ (Salimans and Ho, 2022).
-    """
-
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self, net: nn.Module, target: str) -> None:
         super().__init__()
         self.net = net
-        schedule = Schedule.cosine()
-        self.register_buffer("signal", schedule.signal.float(), persistent=False)
-        self.register_buffer("noise", schedule.noise.float(), persistent=False)
+        for name, table in zip(("copied", "added"), target_tables(target), strict=True):
+            self.register_buffer(name, table.float(), persistent=False)
 
     def forward(self, x: Tensor, t: Tensor, clamp: Tensor) -> Tensor:
-        tables = self.get_buffer("noise"), self.get_buffer("signal")
-        noise, signal = (table.index_select(0, t)[:, None, None] for table in tables)
-        velocity: Tensor = self.net(x, t, clamp)
-        return noise.to(x.dtype) * x + signal.to(x.dtype) * velocity
+        tables = self.get_buffer("copied"), self.get_buffer("added")
+        copied, added = (table.index_select(0, t)[:, None, None] for table in tables)
+        found: Tensor = self.net(x, t, clamp)
+        return copied.to(x.dtype) * x + added.to(x.dtype) * found
 
     def frozen(self) -> AbstractContextManager[object]:
         frozen: Callable[[], AbstractContextManager[object]]
@@ -175,13 +170,12 @@ class VelocityDenoiser(nn.Module):
 
 
 def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """A function that builds a denoiser; predict: what its network predicts."""
+    """A function that builds a denoiser; predict: what its network predicts, see `TARGETS`."""
 
     def build(*, predict: str = "noise", **options: Any) -> nn.Module:
-        if predict not in ("noise", "velocity"):
-            raise ValueError(f"predict must be 'noise' or 'velocity', got {predict!r}")
+        target_tables(predict)  # an unknown one is an error before the network is made
         net = kind(**options)
-        return VelocityDenoiser(net) if predict == "velocity" else net
+        return net if predict == "noise" else TargetDenoiser(net, predict)
 
     return build
 

@@ -22,7 +22,13 @@ from ..hashing import hash_of
 from . import EXPERIMENT, evaluation
 from .demonstrations.shards import describe, read, to_tensors
 from .demonstrations.windows import Demonstrations
-from .diffusion import Schedule, denoising_errors, draw_clamps, mean_over_free_frames
+from .diffusion import (
+    Schedule,
+    denoising_errors,
+    draw_clamps,
+    mean_over_free_frames,
+    target_tables,
+)
 from .layouts import HORIZON
 from .metrics import summarise, window_errors
 from .normalised import Scale, released, rotated
@@ -55,6 +61,9 @@ class RoboticsTask:
         self.schedule = Schedule.cosine().to(device, torch.float32)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        _, scale = target_tables(config.model.options.get("predict", "noise"))
+        self._per_error = (1 / scale.abs()).to(device, torch.float32)
+        """Errors of what the network predicts, per error of the noise (T)."""
         describe(self.folder)  # missing data are an error now rather than later, engines as well
         if self.options.engines():
             evaluation.draw(self.options.scene_set, self.options.scenes)
@@ -130,12 +139,13 @@ class RoboticsTask:
         )
 
     def loss(self, model: nn.Module, batch: TrajectoryBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        return self._losses(self._errors(model, batch), batch.clamp).mean(), {}
+        return self._losses(self._errors(model, batch), batch).mean(), {}
 
-    def _losses(self, errors: Tensor, clamp: Tensor) -> Tensor:
-        """The loss of every window."""
+    def _losses(self, errors: Tensor, batch: TrajectoryBatch) -> Tensor:
+        """The loss of every window, from errors of its noise."""
+        errors = errors * self._per_error.index_select(0, batch.t)[:, None, None]
         values = errors.abs() if self.options.loss == "l1" else errors.square()
-        return mean_over_free_frames(values, clamp)
+        return mean_over_free_frames(values, batch.clamp)
 
     def _errors(self, model: nn.Module, batch: TrajectoryBatch) -> Tensor:
         clean, noise, t, clamp = batch
@@ -168,7 +178,7 @@ class RoboticsTask:
         for start in range(0, len(batch.t), chunk):
             part = TrajectoryBatch(*(x[start : start + chunk].to(self.device) for x in batch))
             found = self._errors(model, part)
-            losses.append(self._losses(found, part.clamp).cpu())
+            losses.append(self._losses(found, part).cpu())
             errors.append(window_errors(found, part.clamp).cpu())
         return torch.cat(losses), summarise(torch.cat(errors), batch.t, self.schedule.steps)
 
