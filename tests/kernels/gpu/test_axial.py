@@ -28,7 +28,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_axial_networks_are_as_exact(name, shape, dtype):
     def make():
-        net = make_net(AxialGATr, num_blocks=2, **OPTIONS[name])
+        net = make_net(AxialGATr, num_blocks=3, **OPTIONS[name])
         return net, make_inputs(net, *shape)
 
     assert_no_worse(make, dtype=dtype)
