@@ -62,7 +62,7 @@ class ConcatenatedMix(nn.Module):
 class AttentiveMix(nn.Module):
     """Mix the channels of [z ; f], for a single output degree, with weights that depend on them.
 
-        weights = softmax(Linear(LeakyReLU(LayerNorm(all inner products))))     over inputs
+    weights = softmax(Linear(LeakyReLU(LayerNorm(all inner products))))     over inputs
     """
 
     def __init__(self, attended: Fiber, fiber: Fiber, out: Fiber) -> None:
@@ -74,16 +74,17 @@ class AttentiveMix(nn.Module):
             )
         self.place = fiber.place(attended)
         channels = attended.channels + fiber.channels
-        linear = Linear(channels**2, out.channels * channels)
-        nn.init.kaiming_uniform_(linear.weight)
         self.shape = out.channels, channels
-        self.weights = nn.Sequential(nn.LayerNorm(channels**2), nn.LeakyReLU(), linear)
+        self.norm = nn.LayerNorm(channels**2)
+        self.linear = Linear(channels**2, out.channels * channels)
+        nn.init.kaiming_uniform_(self.linear.weight)
 
     def forward(self, attended: Tensor, x: Tensor) -> Tensor:
         both = torch.cat([attended, x[..., self.place]], dim=-2)
         with full_precision(x.device):
-            products = (both @ both.mT).flatten(-2).to(self.weights[2].weight.dtype)
-            weights = self.weights(products).unflatten(-1, self.shape).to(both.dtype).softmax(-1)
+            products = (both @ both.mT).flatten(-2).to(self.norm.weight.dtype)
+            logits: Tensor = self.linear(F.leaky_relu(self.norm(products)))
+            weights = torch.softmax(logits.to(x.dtype).unflatten(-1, self.shape), dim=-1)
             return weights @ both
 
 
@@ -146,14 +147,14 @@ class AttentionBlock(nn.Module):
 class SE3Transformer(nn.Module):
     """Sets of features with positions to features, equivariant under SE(3).
 
-    fiber_in, fiber_out: channels and degrees of the features; the defaults are one vector per item
-        to two.
+    fiber_in, fiber_out: channels and degrees of the features.
     hidden_channels, max_degree: hidden features have these channels of degrees 0 to max_degree.
     div: keys and values have hidden_channels / div channels.
     edge_channels: number of charges per item; the kernel of a pair sees their products.
     checkpoint: recompute what concerns pairs in the backward pass to save memory.
 
-    >>> net = SE3Transformer(num_layers=1, max_degree=1)
+    >>> vector, two_vectors = Fiber(1, 1, 1), Fiber(2, 1, 1)
+    >>> net = SE3Transformer(vector, two_vectors, num_layers=1, max_degree=1)
     >>> net(torch.randn(8, 5, 1, 3), torch.randn(8, 5, 3), torch.rand(8, 5, 1)).shape
     torch.Size([8, 5, 2, 3])
     """
@@ -163,8 +164,8 @@ class SE3Transformer(nn.Module):
 
     def __init__(
         self,
-        fiber_in: Fiber = Fiber(1, 1, 1),
-        fiber_out: Fiber = Fiber(2, 1, 1),
+        fiber_in: Fiber,
+        fiber_out: Fiber,
         hidden_channels: int = 8,
         max_degree: int = 3,
         num_layers: int = 4,
@@ -245,17 +246,17 @@ class SE3Transformer(nn.Module):
         offsets: (B + 1) for packed sets; the first axis of all inputs then holds all items.
         max_items: size of the largest packed set, if known.
         """
-        features, position, charges = self._checked(features, position, charges)
-        sets = Sets(position.shape[:-1], mask=mask, offsets=offsets, max_items=max_items)
+        given = self._checked(features, position, charges)
+        items = given[0].shape[:-2]
+        sets = Sets(items, mask=mask, offsets=offsets, max_items=max_items)
         if offsets is None:
-            given = [sets.keep(x) for x in (features, position, charges)]
-            return sets.keep(self._run(*given, mask))
-        width = sets.max_items
-        packed = [packed_to_padded(x, offsets, width) for x in (features, position, charges)]
-        out = self._run(*(x for x, _ in packed), packed[0][1])
+            return sets.keep(self._run([sets.keep(x) for x in given], mask))
+        padded = [packed_to_padded(x, offsets, sets.max_items) for x in given]
+        out = self._run([x for x, _ in padded], padded[0][1])
         return out[sets.sample, sets.positions(out.device)]
 
-    def _run(self, x: Tensor, position: Tensor, charges: Tensor, mask: Tensor | None) -> Tensor:
+    def _run(self, given: list[Tensor], mask: Tensor | None) -> Tensor:
+        x, position, charges = given
         pairs = self._pairs(position, charges, mask)
         for block, nonlinearity in zip(self.blocks, self.nonlinearities, strict=True):
             x = nonlinearity(block(x, pairs))
@@ -272,9 +273,7 @@ class SE3Transformer(nn.Module):
         invariants = torch.cat([products, length(vectors)], dim=-1)
         return Pairs(valid, vectors, invariants, self.basis(vectors))
 
-    def _checked(
-        self, features: Tensor, position: Tensor, charges: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _checked(self, features: Tensor, position: Tensor, charges: Tensor | None) -> list[Tensor]:
         weight = next(self.parameters())
         position = checked(position, weight, ("N",), 3)
         if charges is None:
@@ -289,7 +288,7 @@ class SE3Transformer(nn.Module):
                 f"{(*items, self.edge_channels)} for positions {tuple(position.shape)}, got "
                 f"{tuple(features.shape)} and {tuple(charges.shape)}"
             )
-        return features, position, charges
+        return [features, position, charges]
 
     def __repr__(self) -> str:
         hidden = self.basis.fiber
@@ -315,7 +314,8 @@ class FinalConvolution(nn.Module):
             (messages,) = self.convolution(x, pairs)
             return torch.where(pairs.valid[..., None, None], messages, 0).sum(-3)
 
-        return recomputed(self.checkpoint, gather, x) + self.own(x[..., self.place])
+        own: Tensor = self.own(x[..., self.place])
+        return own + recomputed(self.checkpoint, gather, x)
 
 
 class FusedSE3Transformer(SE3Transformer):

@@ -1,11 +1,12 @@
 """Layers on features of several degrees, equivariant under rotations (tensor field networks).
 
-    convolution   y_ij^ℓ = Σ_k Σ_J φ_J^{ℓk}(e_ij) · (C[k, J, ℓ] Y_J(r̂_ij)) f_j^k        J = |k-ℓ| … k+ℓ
-    linear map    y^ℓ = A^ℓ f^ℓ                 nonlinearity   f ↦ g(‖f‖) f / ‖f‖
+    convolution    y_ij^ℓ = Σ_k Σ_J φ_J^{ℓk}(e_ij) · (C[k, J, ℓ] Y_J(r̂_ij)) f_j^k
+    linear map     y^ℓ = A^ℓ f^ℓ
+    nonlinearity   f ↦ g(‖f‖) f / ‖f‖
 
-φ is a small network of the invariants e_ij of a pair: its distance and products of the items'
-charges. A convolution is two batches of matrix products per output degree ℓ: f_j with the basis
-C Y for all k and J at once, and the result with φ.
+J runs from |k - ℓ| to k + ℓ. φ is a small network of the invariants e_ij of a pair: its distance
+and products of the items' charges. A convolution is two batches of matrix products per output
+degree ℓ: f_j with the basis C Y for all k and J at once, and the result with φ.
 
 The components of all degrees form the last axis, S = Σ (2ℓ + 1), and all degrees have the same
 number of channels. Shapes: features (..., N, C, S), pairs (..., N, N, ...) with the receiving item
@@ -157,7 +158,8 @@ class PairwiseRadial(nn.Module):
         # indexing, its gradient is a deterministic sum on every device.
         x = (self.slots.to(x.dtype) @ x.flatten(1)).unflatten(1, x.shape[1:])
         parts = self.last(x).split(self.sizes)
-        return [self._arrange(part, count) for part, count in zip(parts, self.roles.values())]
+        counts = self.roles.values()
+        return [self._arrange(part, count) for part, count in zip(parts, counts, strict=True)]
 
     def _arrange(self, part: Tensor, count: int) -> Tensor:
         """(roles · F, E, channels · C) to (E, roles · channels, C · F)"""
@@ -165,26 +167,28 @@ class PairwiseRadial(nn.Module):
         return part.permute(2, 0, 3, 4, 1).flatten(3, 4).flatten(1, 2)
 
 
-class FusedRadial(nn.Sequential):
+class FusedRadial(nn.Module):
     """φ by one network for all degrees and roles; its last map has no bias."""
 
     def __init__(self, inputs: int, fiber: Fiber, channels: int, roles: dict[int, int]) -> None:
+        super().__init__()
         rows = [count * channels for count in roles.values()]
         columns = [fiber.channels * couplings(fiber, degree) for degree in roles]
         self.shapes = list(zip(rows, columns, strict=True))
-        super().__init__(
+        self.sizes = [n * m for n, m in self.shapes]
+        self.network = nn.Sequential(
             Linear(inputs, _RADIAL_WIDTH),
             nn.LayerNorm(_RADIAL_WIDTH),
             nn.ReLU(),
             Linear(_RADIAL_WIDTH, _RADIAL_WIDTH),
             nn.LayerNorm(_RADIAL_WIDTH),
             nn.ReLU(),
-            Linear(_RADIAL_WIDTH, sum(n * m for n, m in self.shapes), bias=False),
+            Linear(_RADIAL_WIDTH, sum(self.sizes), bias=False),
         )
 
     def forward(self, invariants: Tensor) -> list[Tensor]:
-        parts = super().forward(invariants).split([n * m for n, m in self.shapes], dim=-1)
-        return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes)]
+        parts = self.network(invariants).split(self.sizes, dim=-1)
+        return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 class _Batch(nn.Module):
@@ -246,15 +250,15 @@ class Convolution(nn.Module):
             room = (place.start, self.fiber.components - place.stop, 0, self.fiber.channels - 1)
             senders = senders + F.pad(pairs.vectors.unsqueeze(-2), room)
         senders = senders.reshape(items.numel(), *x.shape[-2:])
-        weights = self.radial(pairs.invariants.reshape(items.numel(), -1))
+        weights = self.radial(pairs.invariants.flatten(0, -2))
         found: list[list[Tensor]] = [[] for _ in self.outputs]
-        for degree, weight in zip(self.roles, weights):
+        for degree, weight in zip(self.roles, weights, strict=True):
             basis = self._basis(pairs.bases[degree], degree).flatten(0, len(items) - 1)
             # (E, C, S) @ (E, S, F (2ℓ + 1)), then (E, channels, C F) @ (E, C F, 2ℓ + 1)
             coupled = (senders @ basis.flatten(-2)).unflatten(-1, basis.shape[-2:])
             message = weight.to(coupled.dtype) @ coupled.flatten(1, 2)
             owners = [i for i, output in enumerate(self.outputs) if degree in output.degrees]
-            for i, part in zip(owners, message.chunk(len(owners), dim=1)):
+            for i, part in zip(owners, message.chunk(len(owners), dim=1), strict=True):
                 found[i].append(part)
         return tuple(torch.cat(parts, dim=-1).to(x.dtype).unflatten(0, items) for parts in found)
 
@@ -285,7 +289,7 @@ class DegreeLinear(nn.Module):
 
 
 class _Norms(nn.Module):
-    """f ↦ g(‖f‖) f / ‖f‖ per channel and degree; features that are zero stay zero."""
+    """f ↦ g(‖f‖) f / ‖f‖ per channel and degree; zero stays zero, with the gradient zero."""
 
     def __init__(self, fiber: Fiber) -> None:
         super().__init__()
@@ -295,9 +299,8 @@ class _Norms(nn.Module):
         # Not matrix products: norms keep all digits under TF32 and autocast.
         one_hot = constant(self.one_hot, x)
         squared = (x.square().unsqueeze(-1) * one_hot).sum(-2)  # (..., C, degrees)
-        nonzero = squared > _SMALLEST_NORM**2
-        norms = torch.where(nonzero, squared, 1).sqrt()
-        factor = torch.where(nonzero, self.new_norms(torch.where(nonzero, norms, 0)) / norms, 0)
+        norms = squared.clamp(min=_SMALLEST_NORM**2).sqrt()
+        factor = self.new_norms(norms) / norms * (squared > _SMALLEST_NORM**2)
         return x * (factor.unsqueeze(-2) * one_hot).sum(-1)
 
     def new_norms(self, norms: Tensor) -> Tensor:

@@ -26,10 +26,10 @@ def wigner_3j(first: int, second: int, third: int) -> Tensor:
 
     If x and y have the degrees ℓ₁ and ℓ₂, then Σ C[a, b, c] x_a y_b has the degree ℓ₃.
 
-    >>> wigner_3j(1, 1, 0)[..., 0] * 3**0.5  # the dot product of vectors
+    >>> (wigner_3j(1, 1, 0)[..., 0] * 3**0.5).float()  # the dot product of vectors
     tensor([[1., 0., 0.],
             [0., 1., 0.],
-            [0., 0., 1.]], dtype=torch.float64)
+            [0., 0., 1.]])
     """
     if min(first, second, third) < 0 or not abs(first - second) <= third <= first + second:
         raise ValueError(
@@ -55,8 +55,8 @@ def _clebsch_gordan(j1: int, m1: int, j2: int, m2: int, j3: int) -> float:
     for k in range(lowest, highest + 1):
         below = (k, j1 + j2 - j3 - k, j1 - m1 - k, j2 + m2 - k, j3 - j2 + m1 + k, j3 - j1 - m2 + k)
         total += Fraction((-1) ** k, math.prod(factorial(n) for n in below))
-    above = (j3 + j1 - j2, j3 - j1 + j2, j1 + j2 - j3)
-    above += (j1 + m1, j1 - m1, j2 + m2, j2 - m2, j3 + m3, j3 - m3)
+    above = [j3 + j1 - j2, j3 - j1 + j2, j1 + j2 - j3]
+    above += [j1 + m1, j1 - m1, j2 + m2, j2 - m2, j3 + m3, j3 - m3]
     size = Fraction(
         (2 * j3 + 1) * math.prod(factorial(n) for n in above), factorial(j1 + j2 + j3 + 1)
     )
@@ -71,8 +71,9 @@ def _complex_basis(degree: int) -> Tensor:
     basis = torch.zeros(2 * degree + 1, 2 * degree + 1, dtype=torch.complex128)
     basis[degree, degree] = 1
     for m in range(1, degree + 1):
-        cosine, sine = degree + m, degree - m
-        basis[degree - m, cosine], basis[degree - m, sine] = math.sqrt(0.5), -1j * math.sqrt(0.5)
+        row = torch.zeros(2 * degree + 1, 2, dtype=torch.float64)  # real and imaginary parts
+        row[degree + m, 0], row[degree - m, 1] = math.sqrt(0.5), -math.sqrt(0.5)
+        basis[degree - m] = torch.view_as_complex(row)
         basis[degree + m] = (-1) ** m * basis[degree - m].conj()
     return (-1j) ** degree * basis
 

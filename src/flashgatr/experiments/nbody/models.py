@@ -16,6 +16,8 @@ from ... import GATr, embed_point, embed_scalar, embed_translation, extract_poin
 from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
+from ..baselines.se3_transformer import SE3Transformer
+from ..baselines.tensor_field import Fiber
 from ..baselines.transformer import Transformer
 
 Prediction = tuple[Tensor, Tensor]
@@ -33,6 +35,21 @@ class GATrNBody(nn.Module):
         weight = out[..., 0, E123]
         regulariser = (weight.abs() - 1).square().sum(-1) + s.square().sum((-2, -1))
         return extract_point(out[..., 0, :]), regulariser.mean()
+
+
+class SE3NBody(nn.Module):
+    """A network on velocities, positions and products of masses, which returns how bodies move.
+
+    It sees differences of positions only, so that there is no centre to choose.
+    """
+
+    def __init__(self, net: SE3Transformer) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
+        out = self.net(velocity.unsqueeze(-2), position, mass.unsqueeze(-1))
+        return position + out[..., 0, :], position.new_zeros(())
 
 
 class PlainNBody(nn.Module):
@@ -58,6 +75,11 @@ def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
+def se3_transformer(**options: Any) -> nn.Module:
+    """One vector per body to two, as in the authors' code; the second is not used."""
+    return SE3NBody(SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options))
+
+
 def transformer(**options: Any) -> nn.Module:
     return PlainNBody(Transformer(7, 3, **options))
 
@@ -66,7 +88,12 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
     return PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
 
 
-MODELS = {"gatr": gatr, "transformer": transformer, "mlp": mlp}
+MODELS = {
+    "gatr": gatr,
+    "se3_transformer": se3_transformer,
+    "transformer": transformer,
+    "mlp": mlp,
+}
 
 
 def fits(model: nn.Module, bodies: int) -> bool:
