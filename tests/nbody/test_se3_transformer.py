@@ -352,6 +352,7 @@ def test_checkpointing_changes_no_gradient(name):
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-11)
 
 
+@torch.no_grad()
 def test_compilers_see_one_graph():
     torch._dynamo.reset()
     for kind in (SE3Transformer, FusedSE3Transformer):

@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...batch import Sets, packed_to_padded
 from ...precision import full_precision
 from ...recomputation import recomputed
 from .checks import Linear, checked, require_bool, require_count
+from .fully_connected import run_on_pairs
 from .tensor_field import (
     Basis,
     Convolution,
@@ -246,28 +246,20 @@ class SE3Transformer(nn.Module):
         offsets: (B + 1) for packed sets; the first axis of all inputs then holds all items.
         max_items: size of the largest packed set, if known.
         """
-        given = self._checked(features, position, charges)
-        items = given[0].shape[:-2]
-        sets = Sets(items, mask=mask, offsets=offsets, max_items=max_items)
-        if offsets is None:
-            return sets.keep(self._run([sets.keep(x) for x in given], mask))
-        padded = [packed_to_padded(x, offsets, sets.max_items) for x in given]
-        out = self._run([x for x, _ in padded], padded[0][1])
-        return out[sets.sample, sets.positions(out.device)]
+        inputs = self._checked(features, position, charges)
+        items = inputs[0].shape[:-2]
+        return run_on_pairs(
+            self._run, inputs, items, mask=mask, offsets=offsets, max_items=max_items
+        )
 
-    def _run(self, given: list[Tensor], mask: Tensor | None) -> Tensor:
-        x, position, charges = given
-        pairs = self._pairs(position, charges, mask)
+    def _run(self, inputs: list[Tensor], valid: Tensor) -> Tensor:
+        x, position, charges = inputs
+        pairs = self._pairs(position, charges, valid)
         for block, nonlinearity in zip(self.blocks, self.nonlinearities, strict=True):
             x = nonlinearity(block(x, pairs))
         return self.last(x, pairs)  # type: ignore[no-any-return]
 
-    def _pairs(self, position: Tensor, charges: Tensor, mask: Tensor | None) -> Pairs:
-        items = position.shape[-2]
-        valid = ~torch.eye(items, dtype=torch.bool, device=position.device)
-        valid = valid.expand(*position.shape[:-1], items)
-        if mask is not None:
-            valid = valid & mask.unsqueeze(-2)
+    def _pairs(self, position: Tensor, charges: Tensor, valid: Tensor) -> Pairs:
         vectors = position.unsqueeze(-2) - position.unsqueeze(-3)
         products = charges.unsqueeze(-2) * charges.unsqueeze(-3)
         invariants = torch.cat([products, length(vectors)], dim=-1)
