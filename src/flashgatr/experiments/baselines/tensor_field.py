@@ -143,11 +143,11 @@ class PairwiseRadial(nn.Module):
         self.register_buffer("slots", slots, persistent=False)
         outputs = channels * fiber.channels
         self.sizes = [count * couplings(fiber, degree) for degree, count in roles.items()]
-        self.first = _Batch(networks, inputs, _RADIAL_WIDTH)
-        self.first_norm = _BatchNorm(networks)
-        self.second = _Batch(networks, _RADIAL_WIDTH, _RADIAL_WIDTH)
-        self.second_norm = _BatchNorm(networks)
-        self.last = _Batch(len(owners), _RADIAL_WIDTH, outputs)
+        self.first = _Linears(networks, inputs, _RADIAL_WIDTH)
+        self.first_norm = _LayerNorms(networks)
+        self.second = _Linears(networks, _RADIAL_WIDTH, _RADIAL_WIDTH)
+        self.second_norm = _LayerNorms(networks)
+        self.last = _Linears(len(owners), _RADIAL_WIDTH, outputs)
 
     def forward(self, invariants: Tensor) -> list[Tensor]:
         """(E, inputs) to one (E, roles · channels, C · F) per output degree."""
@@ -191,7 +191,7 @@ class FusedRadial(nn.Module):
         return [part.unflatten(-1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
-class _Batch(nn.Module):
+class _Linears(nn.Module):
     """Several linear maps at once, (maps, E, inputs) to (maps, E, outputs)."""
 
     def __init__(self, maps: int, inputs: int, outputs: int) -> None:
@@ -206,8 +206,8 @@ class _Batch(nn.Module):
         return torch.baddbmm(self.bias, x.to(self.weight.dtype), self.weight)
 
 
-class _BatchNorm(nn.Module):
-    """LayerNorm over channels with gain and bias per map, on (maps, E, channels)."""
+class _LayerNorms(nn.Module):
+    """LayerNorm over channels, with gain and bias per map: (maps, E, channels)."""
 
     def __init__(self, maps: int) -> None:
         super().__init__()
