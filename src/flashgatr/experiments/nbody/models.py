@@ -54,22 +54,6 @@ class GCANBody(nn.Module):
         return extract_point(out[..., 0, :]), _weight_regulariser(out).mean()
 
 
-def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
-    """One multivector per body, (B, n, 1, 16)."""
-    body = embed_scalar(mass[..., None]) + embed_point(position) + embed_translation(velocity)
-    return body.unsqueeze(-2)
-
-
-def _weight_regulariser(out: Tensor) -> Tensor:
-    """How far the weights |e123| of the points (B, n, 1, 16) are from one, (B)."""
-    return (out[..., 0, E123].abs() - 1).square().sum(-1)
-
-
-def _require_bodies(mass: Tensor, bodies: int) -> None:
-    if mass.shape[-1] != bodies:
-        raise ValueError(f"this MLP was made for {bodies} bodies and cannot take {mass.shape[-1]}")
-
-
 class SE3NBody(nn.Module):
     """A network on velocities, positions and products of masses, which returns how bodies move.
 
@@ -139,3 +123,19 @@ MODELS = {
 def fits(model: nn.Module, bodies: int) -> bool:
     """Whether a model can take this number of bodies."""
     return not isinstance(model, (PlainNBody, GCANBody)) or model.flatten in (0, bodies)
+
+
+def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+    """One multivector per body, (B, n, 1, 16)."""
+    body = embed_scalar(mass[..., None]) + embed_point(position) + embed_translation(velocity)
+    return body.unsqueeze(-2)
+
+
+def _weight_regulariser(out: Tensor) -> Tensor:
+    """How far the weights |e123| of the points (B, n, 1, 16) are from one, (B)."""
+    return (out[..., 0, E123].abs() - 1).square().sum(-1)
+
+
+def _require_bodies(mass: Tensor, bodies: int) -> None:
+    if mass.shape[-1] != bodies:
+        raise ValueError(f"this MLP was made for {bodies} bodies and cannot take {mass.shape[-1]}")
