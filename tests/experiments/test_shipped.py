@@ -38,7 +38,7 @@ def test_sweep_lists_a_shipped_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli.application(), ["sweep", "recipe:nbody_readme", "--list"])
     assert result.exit_code == 0, result.output
-    assert len(result.output.splitlines()) == 9
+    assert len(result.output.splitlines()) == 18
 
 
 def test_evaluating_a_shipped_run_never_changes_it(monkeypatch):

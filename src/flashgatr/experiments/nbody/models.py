@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from ... import GATr, embed_point, embed_scalar, embed_translation, extract_point
 from ...algebra import E123
 from ...config import preset
+from ..baselines.gca import GCAGNN, GCAMLP
 from ..baselines.mlp import MLP
+from ..baselines.se3_transformer import SE3Transformer
+from ..baselines.tensor_field import Fiber
 from ..baselines.transformer import Transformer
 
 Prediction = tuple[Tensor, Tensor]
@@ -28,11 +31,42 @@ class GATrNBody(nn.Module):
         self.net = net
 
     def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
-        body = embed_scalar(mass[..., None]) + embed_point(position) + embed_translation(velocity)
-        out, s = self.net(body.unsqueeze(-2), torch.zeros_like(mass[..., None]))
-        weight = out[..., 0, E123]
-        regulariser = (weight.abs() - 1).square().sum(-1) + s.square().sum((-2, -1))
+        bodies = _embed(mass, position, velocity)
+        out, s = self.net(bodies, torch.zeros_like(mass[..., None]))
+        regulariser = _weight_regulariser(out) + s.square().sum((-2, -1))
         return extract_point(out[..., 0, :]), regulariser.mean()
+
+
+class GCANBody(nn.Module):
+    """A network on the same multivectors as GATr's; `flatten` bodies are channels of one item."""
+
+    def __init__(self, net: GCAGNN | GCAMLP, *, flatten: int = 0) -> None:
+        super().__init__()
+        self.net, self.flatten = net, flatten
+
+    def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
+        bodies = _embed(mass, position, velocity)
+        if self.flatten:
+            _require_bodies(mass, self.flatten)
+            out = self.net(bodies.flatten(-3, -2)).unsqueeze(-2)
+        else:
+            out = self.net(bodies)
+        return extract_point(out[..., 0, :]), _weight_regulariser(out).mean()
+
+
+class SE3NBody(nn.Module):
+    """A network on velocities, positions and products of masses, which returns how bodies move.
+
+    It sees differences of positions only, so that there is no centre to choose.
+    """
+
+    def __init__(self, net: SE3Transformer) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
+        out = self.net(velocity.unsqueeze(-2), position, mass.unsqueeze(-1))
+        return position + out[..., 0, :], position.new_zeros(())
 
 
 class PlainNBody(nn.Module):
@@ -46,10 +80,7 @@ class PlainNBody(nn.Module):
         features = torch.cat([mass[..., None], position, velocity], dim=-1)
         if not self.flatten:
             return self.net(features), features.new_zeros(())
-        if mass.shape[-1] != self.flatten:
-            raise ValueError(
-                f"this MLP was made for {self.flatten} bodies and cannot take {mass.shape[-1]}"
-            )
+        _require_bodies(mass, self.flatten)
         out = self.net(features.flatten(-2)).unflatten(-1, (self.flatten, 3))
         return out, features.new_zeros(())
 
@@ -58,17 +89,53 @@ def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
+def se3_transformer(**options: Any) -> nn.Module:
+    """One vector per body to two, as in the authors' code; the second is not used."""
+    return SE3NBody(SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options))
+
+
 def transformer(**options: Any) -> nn.Module:
     return PlainNBody(Transformer(7, 3, **options))
+
+
+def gca_gnn(**options: Any) -> nn.Module:
+    return GCANBody(GCAGNN(1, 1, **options))
+
+
+def gca_mlp(bodies: int = 4, **options: Any) -> nn.Module:
+    return GCANBody(GCAMLP(bodies, bodies, **options), flatten=bodies)
 
 
 def mlp(bodies: int = 4, **options: Any) -> nn.Module:
     return PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
 
 
-MODELS = {"gatr": gatr, "transformer": transformer, "mlp": mlp}
+MODELS = {
+    "gatr": gatr,
+    "se3_transformer": se3_transformer,
+    "transformer": transformer,
+    "gca_gnn": gca_gnn,
+    "gca_mlp": gca_mlp,
+    "mlp": mlp,
+}
 
 
 def fits(model: nn.Module, bodies: int) -> bool:
     """Whether a model can take this number of bodies."""
-    return not isinstance(model, PlainNBody) or model.flatten in (0, bodies)
+    return not isinstance(model, (PlainNBody, GCANBody)) or model.flatten in (0, bodies)
+
+
+def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+    """One multivector per body, (B, n, 1, 16)."""
+    body = embed_scalar(mass[..., None]) + embed_point(position) + embed_translation(velocity)
+    return body.unsqueeze(-2)
+
+
+def _weight_regulariser(out: Tensor) -> Tensor:
+    """How far the weights |e123| of the points (B, n, 1, 16) are from one, (B)."""
+    return (out[..., 0, E123].abs() - 1).square().sum(-1)
+
+
+def _require_bodies(mass: Tensor, bodies: int) -> None:
+    if mass.shape[-1] != bodies:
+        raise ValueError(f"this MLP was made for {bodies} bodies and cannot take {mass.shape[-1]}")

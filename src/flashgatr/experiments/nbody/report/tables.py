@@ -41,7 +41,8 @@ def results(report: dict[str, Any], name: str) -> str:
     head += ["change"] if moved else []
     found = f"<h3>{title}</h3><p>{explanation}</p>" + markup.table(head, rows, others)
     absent = [group["label"] for group in report["groups"] if name not in group["results"]]
-    has_mlp = any(label.split(",")[0] == MODELS["mlp"] for label in absent)
+    fixed = MODELS["mlp"], MODELS["gca_mlp"]
+    has_mlp = any(label.split(",")[0] in fixed for label in absent)
     is_fixed = has_mlp and name == "more_bodies"
     return found + markup.absent(absent, FIXED_SIZE if is_fixed else "")
 
