@@ -29,10 +29,7 @@ class StillWorlds:
     def __init__(self, engine, start, workers):
         self.states = start.copy()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
+    def close(self):
         pass
 
     def place(self, q, attach):

@@ -1,5 +1,7 @@
 """Worlds that advance together: the same states in one process and in several."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,7 @@ def played(engine, start, workers):
     turns = np.cumsum(chance.uniform(-0.1, 0.1, (4, len(SCENES), 7)), axis=0)[:, : len(start)]
     held = np.zeros((len(start), 4))
     held[:, 0] = 1
-    with Lockstep(engine, start, workers=workers) as worlds:
+    with closing(Lockstep(engine, start, workers=workers)) as worlds:
         states = [worlds.place(start[:, :7] + turn, held) for turn in turns]
         return np.stack([*states, worlds.settle(2)])
 
@@ -74,7 +76,7 @@ def test_a_falling_block_keeps_its_velocity(engine):
 @engines
 def test_an_error_in_a_process_is_raised_here(engine):
     with (
-        Lockstep(engine, SCENES[:2], workers=2) as worlds,
+        closing(Lockstep(engine, SCENES[:2], workers=2)) as worlds,
         pytest.raises(ValueError, match="an action has entries that are not finite"),
     ):
         worlds.place(np.full((2, 7), np.nan), np.zeros((2, 4)))
@@ -82,7 +84,7 @@ def test_an_error_in_a_process_is_raised_here(engine):
 
 def test_no_episodes_are_no_states(monkeypatch):
     monkeypatch.setattr(physics, "installed", lambda engine: True)
-    with Lockstep("mujoco", SCENES[:0]) as worlds:
+    with closing(Lockstep("mujoco", SCENES[:0])) as worlds:
         assert worlds.place(np.zeros((0, 7)), np.zeros((0, 4))).shape == (0, 39)
 
 

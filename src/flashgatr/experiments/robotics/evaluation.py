@@ -134,6 +134,12 @@ def details(episodes: Episodes) -> dict[str, Any]:
     }
 
 
+def require_scenes(options: Options) -> None:
+    """Refuse more scenes than there are, and engines that are not installed, before training."""
+    if options.engines():
+        draw(options.scene_set, options.scenes)
+
+
 def draw(name: str, count: int, *, turned: bool = False) -> Any:
     """The first scenes of a set, (count, 39); an error if the set has fewer."""
     most = places.SETS.get(name)

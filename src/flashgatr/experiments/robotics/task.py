@@ -61,8 +61,7 @@ class RoboticsTask:
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         describe(self.folder)  # missing data are an error now rather than later, engines as well
-        if self.options.engines():
-            evaluation.draw(self.options.scene_set, self.options.scenes)
+        evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
         self._precision = config.train.precision

@@ -10,6 +10,7 @@ episodes share one call of the policy per frame.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,7 +89,7 @@ def run(
     now = np.asarray(scenes, dtype=np.float64)
     flags = layouts.split(now)[1].held
     states, actions, inside = [now], [], []
-    with Lockstep(engine, now, workers=workers) as worlds:
+    with closing(Lockstep(engine, now, workers=workers)) as worlds:
         for frame in range(PHASES * HORIZON):
             actions.append(_checked(policy(observed(now)), len(now)))
             q, flags = physics.added(now[:, :JOINTS], flags, change_of(actions[-1]))

@@ -10,7 +10,7 @@ targets by its own target). To act, the best of many is taken, as the first crit
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class BCQNoise(NamedTuple):
 
 
 class BatchConstrainedQLearning(Learner):
-    """BCQ.
+    """BCQ; further options are those of `Learner`.
 
     samples: actions from which the critics' targets take the best
     candidates: actions from which `act` takes the best
@@ -48,17 +48,14 @@ class BatchConstrainedQLearning(Learner):
     def __init__(
         self,
         *,
-        hidden: int = 256,
-        layers: int = 2,
-        discount: float = 0.99,
-        tau: float = 0.005,
         samples: int = 10,
         candidates: int = 100,
         flexibility: float = 0.05,
         pessimism: float = 0.75,
         divergence: float = 0.5,
+        **options: Any,
     ) -> None:
-        super().__init__(hidden=hidden, layers=layers, discount=discount, tau=tau)
+        super().__init__(**options)
         require_count("samples", samples)
         require_count("candidates", candidates)
         require_between("flexibility", flexibility, 0, 2)
@@ -104,7 +101,7 @@ class BatchConstrainedQLearning(Learner):
 
     def vae_loss(self, batch: TransitionBatch, noise: Tensor) -> Tensor:
         """How badly actions are coded and decoded, and how far their code is from normal."""
-        code = self.encoder(torch.cat([batch.observation, batch.action], dim=-1))[0]
+        code: Tensor = self.encoder(torch.cat([batch.observation, batch.action], dim=-1))[0]
         mean, log_std = code.chunk(2, dim=-1)
         log_std = log_std.clamp(*LOG_STD)
         latent = mean + log_std.exp() * noise
@@ -132,5 +129,5 @@ class BatchConstrainedQLearning(Learner):
     def changed(self, observation: Tensor, action: Tensor, *, target: bool = False) -> Tensor:
         """Actions (B, n, A) after the actor changed them a little."""
         actor = self.target_actor if target else self.actor
-        change = actor(beside(observation, action))[0].tanh()
+        change: Tensor = actor(beside(observation, action))[0].tanh()
         return (action + self.flexibility * change).clamp(-1, 1)

@@ -14,7 +14,7 @@ else at 1e-4.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,7 @@ class CQLNoise(NamedTuple):
 
 
 class ConservativeQLearning(Learner):
-    """CQL.
+    """CQL; further options are those of `Learner`.
 
     samples: random actions of each of the three kinds
     weight: w of the conservative term
@@ -51,16 +51,13 @@ class ConservativeQLearning(Learner):
     def __init__(
         self,
         *,
-        hidden: int = 256,
-        layers: int = 2,
-        discount: float = 0.99,
-        tau: float = 0.005,
         samples: int = 10,
         weight: float = 5.0,
         threshold: float = 10.0,
         soft_backup: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(hidden=hidden, layers=layers, discount=discount, tau=tau)
+        super().__init__(**options)
         require_count("samples", samples)
         require_between("weight", weight, 0)
         require_between("threshold", threshold, 0)
@@ -83,8 +80,10 @@ class ConservativeQLearning(Learner):
     def draw(self, batch: TransitionBatch) -> CQLNoise:
         one = batch.action.unsqueeze(-2)
         many = one.expand(-1, self.samples, -1)
-        normal = (torch.randn_like(x) for x in (one, one, many, many))
-        return CQLNoise(*normal, 2 * torch.rand_like(many) - 1)
+        following, actor, policy, next_policy = (
+            torch.randn_like(x) for x in (one, one, many, many)
+        )
+        return CQLNoise(following, actor, policy, next_policy, 2 * torch.rand_like(many) - 1)
 
     def losses(self, batch: TransitionBatch, drawn: CQLNoise) -> dict[str, Tensor]:
         value = self.values(batch.observation, batch.action.unsqueeze(-2)).squeeze(-1)

@@ -34,7 +34,9 @@ class Learner(nn.Module):
     tau: fraction of the way that a target goes to its network in one step
     """
 
-    def __init__(self, *, hidden: int, layers: int, discount: float, tau: float) -> None:
+    def __init__(
+        self, *, hidden: int = 256, layers: int = 2, discount: float = 0.99, tau: float = 0.005
+    ) -> None:
         super().__init__()
         require_count("hidden", hidden)
         require_count("layers", layers)
@@ -89,8 +91,11 @@ class Learner(nn.Module):
     @torch.no_grad()
     def follow(self) -> None:
         """Move all targets towards their networks."""
-        pairs = self.targets()
-        targets, networks = ([p for pair in pairs for p in pair[k].parameters()] for k in (0, 1))
+        targets: list[Tensor] = []
+        networks: list[Tensor] = []
+        for target, network in self.targets():
+            targets += target.parameters()
+            networks += network.parameters()
         move_all(targets, networks, self.tau)
 
 

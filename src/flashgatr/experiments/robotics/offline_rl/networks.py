@@ -78,4 +78,5 @@ class GaussianPolicy(nn.Module):
 
     def best(self, observation: Tensor) -> Tensor:
         """The action of the mean."""
-        return self(observation)[0].tanh()
+        mean, _ = self.forward(observation)
+        return mean.tanh()

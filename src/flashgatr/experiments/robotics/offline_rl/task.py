@@ -46,11 +46,10 @@ class OfflineTask:
         self.folder = Path(config.data.folder)
         _require_options(config, self.option_defaults)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model = _learner(EXPERIMENT.build(config.model.name, dict(config.model.options)))
-        self.rate_factors = self.model.rate_factors
+        self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        self.rate_factors = _learner(self.model).rate_factors
         describe(self.folder)  # missing data are an error now rather than later, engines as well
-        if self.options.engines():
-            evaluation.draw(self.options.scene_set, self.options.scenes)
+        evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
 
     @cached_property
@@ -62,7 +61,6 @@ class OfflineTask:
     @cached_property
     def _sets(self) -> dict[str, Transitions]:
         parts = divided(self.folder, self.options.held_out, self._limit)
-        self._demonstrations = len(parts["train"])
         return {name: Transitions.of(part) for name, part in parts.items()}
 
     @cached_property
@@ -96,7 +94,7 @@ class OfflineTask:
         return torch.stack(list(losses.values())).sum(), losses
 
     def after_step(self) -> None:
-        self.model.follow()
+        _learner(self.model).follow()
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         """The error of actions is the score; the value of the expert's, and the losses, follow."""
@@ -111,7 +109,8 @@ class OfflineTask:
         error, value = self._measure(model, self._test)
         test = {"action_mse": error, "value": value, "cases": len(self._test.reward)}
         found = evaluation.rewards(Acting(_learner(model)), self.options) | {"test": test}
-        return {name: {**x, "demonstrations": self._demonstrations} for name, x in found.items()}
+        count = self._sets["train"].demonstrations
+        return {name: {**x, "demonstrations": count} for name, x in found.items()}
 
     @torch.no_grad()
     def _measure(self, model: nn.Module, batch: TransitionBatch) -> tuple[float, float]:

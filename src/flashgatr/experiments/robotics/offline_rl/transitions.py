@@ -52,7 +52,8 @@ class Transitions:
     def of(cls, demonstrations: Sequence[Demonstration]) -> Transitions:
         """The transitions of demonstrations, which must not be empty."""
         states = [np.asarray(observed(d.states), dtype=np.float32) for d in demonstrations]
-        reward = [np.diff(heights, append=heights[-1]) for heights in map(rewards.heights, states)]
+        heights = [rewards.heights(d.states.astype(np.float64)) for d in demonstrations]
+        reward = [np.diff(height, append=height[-1]) for height in heights]
         last = [np.arange(len(s)) == len(s) - 1 for s in states]
         found = (np.concatenate(x) for x in (states, reward, last))
         state, gain, end = (torch.from_numpy(x) for x in found)
@@ -61,6 +62,11 @@ class Transitions:
     def __len__(self) -> int:
         """The number of transitions."""
         return len(self.last)
+
+    @property
+    def demonstrations(self) -> int:
+        """The number of demonstrations."""
+        return int(self.last.sum())
 
     def batch(self, numbers: Tensor) -> TransitionBatch:
         """The transitions of these numbers (B), each from 0 to their number - 1."""
@@ -92,4 +98,5 @@ def action_between(state: Tensor, following: Tensor) -> Tensor:
 
 def change_of(action: Floats) -> Floats:
     """What actions (..., 11) add to joint angles, in radians, and to flags."""
-    return np.clip(action, -1, 1) * np.array([JOINT_STEP] * JOINTS + [1.0] * BLOCKS)
+    scale = np.array([JOINT_STEP] * JOINTS + [1.0] * BLOCKS)
+    return np.asarray(np.clip(action, -1, 1) * scale)

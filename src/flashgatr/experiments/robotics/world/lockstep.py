@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +25,7 @@ Command: TypeAlias = tuple[str, tuple[Any, ...]]
 
 
 class Lockstep:
-    """Worlds that begin in the states `start` (E, 39); a context, which closes them.
+    """Worlds that begin in the states `start` (E, 39), until they are closed.
 
     workers: the number of processes; 0 takes all cores.
     """
@@ -40,15 +39,8 @@ class Lockstep:
         kind = _Worlds if workers == 1 else _Remote
         self._parts = [kind(engine, [states[k] for k in part]) for part in self._numbers]
 
-    def __enter__(self) -> Lockstep:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Free what the engine holds, and end the processes."""
         for part in self._parts:
             part.close()
 
