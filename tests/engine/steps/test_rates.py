@@ -5,43 +5,26 @@ import signal
 import pytest
 import torch
 
-from flashgatr.train import Trainer
 from flashgatr.train.answers import TaskError
-from flashgatr.train.distributed import World
 from flashgatr.train.flat_adam import FlatAdam
 from flashgatr.train.order import batch_indices
 from flashgatr.train.stepper import make_optimizer, set_learning_rate
 
-from ..toy import CPU, Network, Toy, outcome, settings, train
+from .. import toy
+from ..toy import CPU, Follower, Network, Toy, outcome, settings, train
 
-FACTORS = {"blocks": 0.25, "last.bias": 3.0}
-
-
-class Follower(Toy):
-    """The toy with two learning rates, and an average of a weight that follows after each step."""
-
-    rate_factors = FACTORS
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.model.register_buffer("target", self.model.last.weight.detach().clone())
-
-    def after_step(self):
-        self.model.target.lerp_(self.model.last.weight.detach(), 0.3)
+FACTORS = Follower.rate_factors
 
 
-def run(folder, task=Follower, signals=None, **changes):
-    task = task(signals=signals)
-    config = settings(folder, clip=0.0, restore_best=False, **changes)
-    task.trainer = trainer = Trainer(task, config, World(0, 1, CPU))
-    trainer.summary = trainer.run()
-    return trainer
+def run(folder, monkeypatch, task=Follower, **changes):
+    monkeypatch.setattr(toy, "Toy", task)
+    return train(folder, **dict(clip=0.0, restore_best=False) | changes)
 
 
-def test_updates_are_those_of_adam_with_these_groups_and_the_target_follows(tmp_path):
-    found = run(tmp_path, decay_every=1000, lr_final=1e-2).weights()
-    task = Follower()
-    task.trainer = type("Step", (), {"step": 0})
+def test_updates_are_those_of_adam_with_these_groups_and_the_target_follows(tmp_path, monkeypatch):
+    trainer = run(tmp_path, monkeypatch, decay_every=1000, lr_final=1e-2)
+    found, task = trainer.weights(), Follower()
+    task.trainer = trainer
     net = task.model
     few = [p for name, p in net.named_parameters() if name[:6] != "blocks" and name != "last.bias"]
     groups = [(few, 1e-2), (list(net.blocks.parameters()), 2.5e-3), ([net.last.bias], 3e-2)]
@@ -55,19 +38,19 @@ def test_updates_are_those_of_adam_with_these_groups_and_the_target_follows(tmp_
     assert not torch.equal(found["target"], found["last.weight"])
 
 
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path):
-    expected = outcome(run(tmp_path / "whole"))
+def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, monkeypatch):
+    expected = outcome(run(tmp_path / "whole", monkeypatch))
     with pytest.raises(SystemExit):
-        run(tmp_path / "parts", signals={8: signal.SIGTERM})
-    assert outcome(run(tmp_path / "parts")) == expected
+        run(tmp_path / "parts", monkeypatch, toy=dict(signals={8: signal.SIGTERM}))
+    assert outcome(run(tmp_path / "parts", monkeypatch)) == expected
 
 
-def test_without_factors_there_is_one_group_and_nothing_changes(tmp_path):
-    plain, none = train(tmp_path / "a"), run(tmp_path / "b", Toy)
-    assert len(plain.optimizer.param_groups) == 1
-    factors = run(tmp_path / "c", type("Ones", (Toy,), {"rate_factors": {"first": 1.0}}))
-    assert len(factors.optimizer.param_groups) == 1
-    assert outcome(none)[0] == outcome(factors)[0]
+def test_factors_of_one_change_nothing(tmp_path, monkeypatch):
+    plain = run(tmp_path / "plain", monkeypatch, Toy)
+    ones = type("Ones", (Toy,), {"rate_factors": {"first": 1.0, "last": 1}})
+    same = run(tmp_path / "ones", monkeypatch, ones)
+    assert len(plain.optimizer.param_groups) == len(same.optimizer.param_groups) == 1
+    assert outcome(plain) == outcome(same)
 
 
 def test_the_schedule_keeps_the_ratio_of_the_rates(tmp_path):

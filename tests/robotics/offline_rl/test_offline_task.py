@@ -86,32 +86,49 @@ def test_actor_and_critic_learn_at_the_rates_of_d3rlpy(demonstrations, tmp_path)
     )
 
 
+def run_to_the_end(demonstrations, folder, own, *changes, stop=None):
+    """The results and weights of a run; at the step `stop`, it gets a signal."""
+    every = [*own, f"folder='{folder}'", "data.options.scenes=0", "train.checkpoint_every=2"]
+    config = configured(demonstrations, *every, "train.ema=0.9", *changes)
+    world = distributed.join(config.device)
+    task = TASK(config, world.device)
+    trainer = Trainer(task, config, world)
+    follow = task.after_step
+
+    def after_step():
+        follow()
+        if trainer.step == stop:
+            signal.raise_signal(signal.SIGTERM)
+
+    trainer._after_step = after_step
+    return trainer.run(), trainer.weights()
+
+
 @pytest.mark.parametrize("own", [["model.name=cql"], BCQ], ids=str)
 def test_a_killed_run_ends_with_the_same_bits(own, demonstrations, tmp_path):
-    def train(folder, stop=None):
-        config = configured(demonstrations, *own, f"folder='{folder}'", "data.options.scenes=0")
-        config = override(config, ["train.checkpoint_every=2", "train.ema=0.9"])
-        task = TASK(config, CPU)
-        trainer = Trainer(task, config, distributed.join("cpu"))
-        if stop is not None:
-            own_batch, task.batch = task.batch, lambda k: _raise_at(trainer, stop) or own_batch(k)
-        return trainer.run(), trainer.weights()
-
-    expected = train(tmp_path / "whole")
+    summary, expected = run_to_the_end(demonstrations, tmp_path / "whole", own)
     with pytest.raises(SystemExit):
-        train(tmp_path / "parts", stop=3)
-    found = train(tmp_path / "parts")
-    assert found[0]["results"] == expected[0]["results"]
-    assert found[0]["best_score"] == expected[0]["best_score"]
-    assert all(torch.equal(x, found[1][name]) for name, x in expected[1].items())
-    moved = [name for name in found[1] if name.startswith("target_critics.weights")]
-    initial = TASK(configured(demonstrations, *own), CPU).model.state_dict()
-    assert all(not torch.equal(found[1][name], initial[name]) for name in moved)
+        run_to_the_end(demonstrations, tmp_path / "parts", own, stop=2)
+    again, found = run_to_the_end(demonstrations, tmp_path / "parts", own)
+    assert again["results"] == summary["results"]
+    assert again["best_score"] == summary["best_score"]
+    assert all(torch.equal(x, found[name]) for name, x in expected.items())
+    initial = make(demonstrations, *own).model.state_dict()
+    moved = [name for name in found if name.startswith("target") and "weights" in name]
+    assert moved
+    assert all(not torch.equal(found[name], initial[name]) for name in moved)
 
 
-def _raise_at(trainer, step):
-    if trainer.step == step:
-        signal.raise_signal(signal.SIGTERM)
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("own", [["model.name=cql"], BCQ], ids=str)
+def test_a_captured_run_that_is_stopped_ends_as_one_that_is_not(own, demonstrations, tmp_path):
+    graph = ["device=cuda", "train.cuda_graph=true", "train.restore_best=false"]
+    _, expected = run_to_the_end(demonstrations, tmp_path / "whole", own, *graph)
+    with pytest.raises(SystemExit):
+        run_to_the_end(demonstrations, tmp_path / "parts", own, *graph, stop=2)
+    _, found = run_to_the_end(demonstrations, tmp_path / "parts", own, *graph)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_losses_fall_and_values_stay_small(demonstrations):
