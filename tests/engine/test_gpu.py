@@ -64,6 +64,21 @@ def test_captured_steps_own_all_that_they_read(tmp_path, monkeypatch, modest, gr
     torch.testing.assert_close(found.weights(), expected.weights(), rtol=1e-5, atol=1e-6)
 
 
+def test_captured_steps_keep_the_rates_of_parts_and_targets_follow_them(tmp_path, monkeypatch):
+    """Against eager steps, and with a stop, after which the step is captured again."""
+    device = torch.device("cuda:0")
+    options, world = dict(device=device), World(0, 1, device)
+    monkeypatch.setattr(toy, "Toy", toy.Follower)
+    expected = train(tmp_path / "eager", toy=options, world=world).weights()
+    stopped = dict(toy=options | dict(signals={11: signal.SIGTERM}), world=world, cuda_graph=True)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "parts", **stopped)
+    for folder in ("parts", "whole"):
+        found = train(tmp_path / folder, toy=options, world=world, cuda_graph=True).weights()
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert not torch.equal(found["target"], found["last.weight"])
+
+
 def test_a_run_in_parts_that_is_stopped_and_resumed_ends_as_one_that_is_not(tmp_path, monkeypatch):
     """Also with random numbers: the first step after a stop captures, and draws like any other."""
     device = torch.device("cuda:0")

@@ -69,6 +69,19 @@ class Toy:
             return {"loss": model(self.x + torch.randn_like(self.x)).square().mean().item()}
 
 
+class Follower(Toy):
+    """The task with learning rates of its parts, and a weight's average that follows each step."""
+
+    rate_factors = {"blocks": 0.25, "last.bias": 3.0}  # noqa: RUF012
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.model.register_buffer("target", self.model.last.weight.detach().clone())
+
+    def after_step(self):
+        self.model.target.lerp_(self.model.last.weight.detach(), 0.3)
+
+
 def settings(folder, seed=0, **train):
     """A short run; `train` changes its training section."""
     few = dict(steps=20, batch_size=8, lr=1e-2, lr_final=1e-3, decay_every=5, log_every=1)

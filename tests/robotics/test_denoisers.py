@@ -19,7 +19,7 @@ from flashgatr.experiments.robotics.diffusion import (
 )
 from flashgatr.experiments.robotics.layouts import GEOMETRIC
 from flashgatr.experiments.robotics.models import (
-    MODELS,
+    DENOISERS,
     GATrDenoiser,
     TargetDenoiser,
     TransformerDenoiser,
@@ -44,7 +44,7 @@ ORDER = torch.tensor([2, 0, 3, 1])
 
 
 def make(name, dtype=torch.float64, **options):
-    return MODELS[name](**SMALL_OF[name], **options).to(dtype)
+    return DENOISERS[name](**SMALL_OF[name], **options).to(dtype)
 
 
 def inputs(batch=2, frames=8, dtype=torch.float64):
@@ -141,7 +141,7 @@ def test_plans_turn_with_the_scene_through_all_denoising_steps():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DENOISERS)
 def test_a_captured_step_samples_as_the_loop_does(name):
     """One CUDA graph, replayed, against the same sampler in a plain loop on the CPU.
 
@@ -256,7 +256,7 @@ def test_unet_learns_a_batch_by_heart():
     assert loss < 0.1
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DENOISERS)
 def test_denoisers_run_in_16_bits(name):
     model = make(name, torch.float32)
     x, t, clamp = inputs(dtype=torch.float32)
@@ -268,7 +268,7 @@ def test_denoisers_run_in_16_bits(name):
     assert 0 < (rounded - plain).abs().max() < 0.1 * plain.abs().max()
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", DENOISERS)
 def test_denoisers_are_one_graph(name):
     """Compilers and CUDA graphs need a forward pass without values that Python reads."""
     model = make(name, torch.float32)

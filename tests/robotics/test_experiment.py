@@ -146,5 +146,5 @@ def test_the_figure_reads_test_scenes_and_the_choice_of_rates_does_not(tmp_path)
 
     figure, rates = options("kuka_figure.toml"), options("kuka_rates.toml")
     assert (figure.scene_set, figure.scenes, figure.sampler) == ("test", 200, "ancestral")
-    assert (figure.loss, figure.turned) == ("l1", True)  # the last run is a U-Net's
+    assert (figure.engine, figure.turned) == ("bullet", True)  # of all demonstrations
     assert (rates.scene_set, rates.scenes) == ("validation", 50)

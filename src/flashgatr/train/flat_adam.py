@@ -3,10 +3,12 @@
 An optimiser that loops over hundreds of small tensors takes longer than the network's own small
 kernels. Here parameters and moments become views of flat tensors: the model, the optimiser's state
 and its checkpoints keep their form, and the whole update is one kernel (in Triton, or torch's fused
-Adam if Triton is missing).
+Adam if Triton is missing), or one per group of parameters with a learning rate of its own.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +22,15 @@ class FlatAdam:
 
     def __init__(self, optimizer: torch.optim.Adam) -> None:
         self.optimizer = optimizer
-        (self.group,) = optimizer.param_groups
-        self.parameters = [p for p in self.group["params"] if p.grad is not None]
+        self.parameters: list[Tensor] = []
+        self.parts: list[tuple[dict[str, Any], slice]] = []
+        """The groups, and where their parameters are in the flat tensors."""
+        end = 0
+        for group in optimizer.param_groups:
+            some = [p for p in group["params"] if p.grad is not None]
+            begin, end = end, end + sum(p.numel() for p in some)
+            self.parameters += some
+            self.parts += [(group, slice(begin, end))] * bool(some)
         state = [optimizer.state[p] for p in self.parameters]
         with torch.no_grad():
             self.flat = _flatten([p.data for p in self.parameters])
@@ -36,7 +45,8 @@ class FlatAdam:
                 p.data = weight.view_as(p)
                 s["exp_avg"], s["exp_avg_sq"] = first.view_as(p), second.view_as(p)
                 s["step"] = self.steps
-        self.betas = torch.tensor(self.group["betas"], dtype=torch.float64, device=self.flat.device)
+        betas = optimizer.defaults["betas"]  # groups differ in their learning rates only
+        self.betas = torch.tensor(betas, dtype=torch.float64, device=self.flat.device)
 
     def forget(self) -> None:
         """Free the parameters' gradients."""
@@ -58,30 +68,52 @@ class FlatAdam:
         skip = torch.maximum(bad, forbidden)
         self.steps += 1 - skip
         divisor = ((norm + 1e-6) / clip).clamp(min=1.0) if clip else torch.ones_like(norm)
-        self._update(gradient, divisor, skip)
+        corrections = 1 - self.betas**self.steps  # float64: the second is near zero at first
+        for group, part in self.parts:
+            now = Moments(self.flat[part], self.first[part], self.second[part])
+            _update(group, now, gradient[part], divisor, skip, corrections)
         return norm, bad
 
-    def _update(self, gradient: Tensor, divisor: Tensor, skip: Tensor) -> None:
-        group = self.group
-        corrections = 1 - self.betas**self.steps  # float64: the second is near zero at first
-        if not paths.has_triton():
-            self._plain_update(gradient / divisor, skip > 0, *corrections.unbind())
-            return
-        kernels.adam[(-(-self.flat.numel() // 1024),)](
-            self.flat, gradient, self.first, self.second, group["lr"], divisor, skip, corrections,
-            self.flat.numel(), *group["betas"], group["eps"], group["weight_decay"], BLOCK=1024,
-        )  # fmt: skip
 
-    def _plain_update(self, g: Tensor, skip: Tensor, first: Tensor, second: Tensor) -> None:
-        """The same update without Triton; first, second: the corrections of the moments."""
-        group, (beta1, beta2) = self.group, self.group["betas"]
-        g = g + group["weight_decay"] * self.flat
-        mean = self.first + (1 - beta1) * (g - self.first)
-        square = beta2 * self.second + (1 - beta2) * g * g
-        spread = (square / second.to(square.dtype)).sqrt() + group["eps"]
-        new = self.flat - group["lr"] / first.to(mean.dtype) * mean / spread
-        for x, value in ((self.first, mean), (self.second, square), (self.flat, new)):
-            x.copy_(torch.where(skip, x, value))
+class Moments(NamedTuple):
+    """Flat parameters and the moments of their gradients."""
+
+    flat: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def _update(
+    group: dict[str, Any],
+    now: Moments,
+    gradient: Tensor,
+    divisor: Tensor,
+    skip: Tensor,
+    corrections: Tensor,
+) -> None:
+    """Adam's update in place, of one group; nothing changes if `skip` is 1."""
+    if not paths.has_triton():
+        _plain_update(group, now, gradient / divisor, skip > 0, *corrections.unbind())
+        return
+    size = now.flat.numel()
+    kernels.adam[(-(-size // 1024),)](
+        now.flat, gradient, now.first, now.second, group["lr"], divisor, skip, corrections,
+        size, *group["betas"], group["eps"], group["weight_decay"], BLOCK=1024,
+    )  # fmt: skip
+
+
+def _plain_update(
+    group: dict[str, Any], now: Moments, g: Tensor, skip: Tensor, first: Tensor, second: Tensor
+) -> None:
+    """The same update without Triton; first, second: the corrections of the moments."""
+    beta1, beta2 = group["betas"]
+    g = g + group["weight_decay"] * now.flat
+    mean = now.first + (1 - beta1) * (g - now.first)
+    square = beta2 * now.second + (1 - beta2) * g * g
+    spread = (square / second.to(square.dtype)).sqrt() + group["eps"]
+    new = now.flat - group["lr"] / first.to(mean.dtype) * mean / spread
+    for x, value in ((now.first, mean), (now.second, square), (now.flat, new)):
+        x.copy_(torch.where(skip, x, value))
 
 
 def _flatten(tensors: list[Tensor]) -> Tensor:

@@ -7,14 +7,15 @@ is one graph per shape, which adds gradients, and one for the update (`shape_gra
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..kernels.cuda.side_stream import beside
 from ..shortcuts import scale_all
-from .answers import checked_loss
+from .answers import TaskError, checked_loss
 from .batch import copy_into, mapped, shapes, tensors
 from .distributed import World
 from .flat_adam import FlatAdam
@@ -24,12 +25,28 @@ from .shape_graphs import Outcome as Outcome
 from .task import Batch, Divisible, Task
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.Adam:
-    """Adam with the learning rate in a tensor, so that it can change in a captured graph."""
+def make_optimizer(
+    model: nn.Module,
+    config: TrainConfig,
+    device: torch.device,
+    factors: Mapping[str, float] | None = None,
+) -> torch.optim.Adam:
+    """Adam with the learning rate in a tensor, so that it can change in a captured graph.
+
+    factors: see `Task`. Each factor has a parameter group of its own.
+    """
     fused = device.type in ("cpu", "cuda") and config.strategy != "fsdp"
+
+    def rate(factor: float) -> Tensor | float:
+        return torch.tensor(config.lr * factor, device=device) if fused else config.lr * factor
+
+    groups: list[dict[str, Any]] = [
+        {"params": some, "lr": rate(factor), "factor": factor}
+        for factor, some in _by_factor(model, factors or {}).items()
+    ]
     return torch.optim.Adam(
-        model.parameters(),
-        lr=torch.tensor(config.lr, device=device) if fused else config.lr,
+        groups,
+        lr=rate(1.0),
         betas=config.betas,
         eps=config.eps,
         weight_decay=config.weight_decay,
@@ -38,12 +55,32 @@ def make_optimizer(model: nn.Module, config: TrainConfig, device: torch.device) 
     )
 
 
+def _by_factor(model: nn.Module, factors: Mapping[str, float]) -> dict[float, list[nn.Parameter]]:
+    """The parameters by the factor of their learning rate."""
+    found: dict[float, list[nn.Parameter]] = {}
+    used = set()
+    for name, p in model.named_parameters():
+        module = next((m for m in factors if name == m or name.startswith(f"{m}.")), None)
+        used.add(module)
+        found.setdefault(1.0 if module is None else float(factors[module]), []).append(p)
+    unknown = [name for name in factors if name not in used]
+    if unknown or any(factor <= 0 for factor in found):
+        parts = ", ".join(name for name, _ in model.named_children())
+        raise TaskError(
+            "the task's rate_factors must map modules or parameters of the model to positive "
+            f"numbers, got {dict(factors)}; the model's modules are {parts}"
+        )
+    return found
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate; groups of parameters that have a factor get their multiple of it."""
     for group in optimizer.param_groups:
+        own = value * group.get("factor", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(value)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = value
+            group["lr"] = own
 
 
 def _draws(model: nn.Module) -> bool:

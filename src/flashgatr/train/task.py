@@ -25,6 +25,11 @@ class Task(Protocol):
       Without it, the trainer hashes the batches of three steps, unless they are random. An empty
       string switches the comparison off.
     - `option_defaults`: the default values of `data.options`.
+    - `rate_factors`: a mapping from names of modules or parameters of the model to factors of the
+      learning rate. Parameters that it does not name have the learning rate itself.
+    - `after_step()`: called after every optimiser step, for what follows the weights in other ways
+      than by gradients, such as a target network. What it changes must be among the model's
+      parameters and buffers, so that checkpoints hold it. It is not part of a captured graph.
     - `parts(indices)`: see `Divisible`.
     """
 

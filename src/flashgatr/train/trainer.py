@@ -12,7 +12,7 @@ import json
 import math
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
@@ -72,7 +72,10 @@ class Trainer:
         set_precision(config.train.precision)
         task.model.to(world.device)
         self.model = distributed.wrap(task.model, config.train.strategy, world)
-        self.optimizer = make_optimizer(task.model, config.train, world.device)
+        self.optimizer = make_optimizer(
+            task.model, config.train, world.device, getattr(task, "rate_factors", None)
+        )
+        self._after_step: Callable[[], None] | None = getattr(task, "after_step", None)
         self.step = 0
         self._skipped = torch.zeros((), device=world.device)
         self._bad_in_a_row = torch.zeros((), device=world.device)
@@ -165,6 +168,8 @@ class Trainer:
         weight = self.world.size * self._count(mine) / self._count(indices)
         batch = mine if stepper.takes_numbers else self.task.batch(mine)
         loss, norm, _ = stepper.step(batch, weight)
+        if self._after_step is not None:
+            self._after_step()
         if self.ema:
             self._follow()
         self.step = k + 1

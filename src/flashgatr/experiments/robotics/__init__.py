@@ -27,7 +27,7 @@ def _reward(title: str, name: str, kind: str) -> Metric:
 EXPERIMENT = Experiment(
     "kuka",
     summary="A robot arm stacks four blocks: plans by diffusion.",
-    task=f"{_HERE}.task:RoboticsTask",
+    task=f"{_HERE}.task:TASK",
     models=f"{_HERE}.models:MODELS",
     defaults={
         "train": {
@@ -44,6 +44,7 @@ EXPERIMENT = Experiment(
         "strict_error": _reward("±", "standard error", "strict"),
         "success": Metric("all four", "%", ".1f", recorded=False),
         "mse": Metric("mse", "1", ".4f"),
+        "action_mse": Metric("action mse", "1", ".4f"),
     },
     count="cases",
     about=_about,

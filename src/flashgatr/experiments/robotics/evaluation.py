@@ -1,13 +1,15 @@
-"""Evaluation of a trained denoiser by planning: rewards in fixed scenes, per engine.
+"""Evaluation of a trained network in physics: rewards in fixed scenes, per engine.
 
-All episodes share one sampler call per phase; physics runs in as many processes as there are cores.
+`Planning` is the way of a denoiser, whose episodes share one sampler call per phase; policies have
+their own in `offline_rl.acting`. Physics runs in as many processes as there are cores.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
@@ -18,6 +20,7 @@ from .diffusion import Schedule
 from .options import Options
 from .planning import DiffusionPlanner, Episodes
 from .world import scenes as places
+from .world.arrays import Floats
 from .world.scenes import Setting
 
 EVERY = 20.0
@@ -27,29 +30,72 @@ PICTURES = 7
 
 
 class Messages:
-    """Says now and then how far sampling is."""
+    """Says now and then how far an episode is, which has this many phases."""
 
-    def __init__(self, title: str, tell: Callable[[str], None] = say) -> None:
-        self.title, self.tell = title, tell
+    def __init__(
+        self, title: str, tell: Callable[[str], None] = say, phases: int = planning.PHASES
+    ) -> None:
+        self.title, self.tell, self.phases = title, tell, phases
         self.phase, self.last = 1, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self.last > EVERY:
-            self.tell(
-                f"{self.title}, phase {self.phase} of {planning.PHASES}: step {done} of {total}"
-            )
+            phase = f", phase {self.phase} of {self.phases}" if self.phases > 1 else ""
+            self.tell(f"{self.title}{phase}: step {done} of {total}")
             self.last = now
         self.phase += done == total
 
 
-def rewards(
-    model: nn.Module, options: Options, *, precision: str = "float32", seed: int = 0
-) -> dict[str, dict[str, Any]]:
-    """Results of planning, by engine and kind of scenes.
+class Way(Protocol):
+    """How a trained network moves the arm in episodes."""
 
-    precision: as in train.precision. An engine that is asked for and not installed is an error; if
-    none is asked for by name and none is installed, there are no results, and a message says so.
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What results say about it."""
+
+    def __call__(
+        self, scenes: Floats, *, engine: str, title: str, seed: int = 0, workers: int = 0
+    ) -> Episodes:
+        """Episodes from scenes (E, 39); messages begin with the title."""
+
+
+@dataclass(frozen=True)
+class Planning:
+    """A denoiser plans. precision: as in train.precision."""
+
+    model: nn.Module
+    options: Options
+    precision: str = "float32"
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.options.draws.facts
+
+    def __call__(
+        self, scenes: Floats, *, engine: str, title: str, seed: int = 0, workers: int = 0
+    ) -> Episodes:
+        planner = DiffusionPlanner(
+            self.model,
+            self.options.draws.plan(Schedule.cosine()),
+            precision=self.precision,
+            progress=Messages(title),
+        )
+        return planning.run(
+            planner,
+            scenes,
+            seed=seed,
+            engine=engine,
+            workers=workers,
+            clear_flags=self.options.release,
+        )
+
+
+def rewards(way: Way, options: Options) -> dict[str, dict[str, Any]]:
+    """Results in physics, by engine and kind of scenes.
+
+    An engine that is asked for and not installed is an error; if none is asked for by name and none
+    is installed, there are no results, and a message says so.
     """
     engines = options.engines()
     if options.scenes and not engines:
@@ -62,18 +108,8 @@ def rewards(
         for turned in (False, True) if options.turned else (False,):
             name = f"plan_{engine}" + "_turned" * turned
             start = time.monotonic()
-            messages = Messages(name)
-            planner = DiffusionPlanner(
-                model, options.draws.plan(Schedule.cosine()), precision=precision, progress=messages
-            )
-            episodes = planning.run(
-                planner,
-                draw(options.scene_set, options.scenes, turned=turned),
-                seed=seed,
-                engine=engine,
-                workers=0,
-                clear_flags=options.release,
-            )
+            scenes = draw(options.scene_set, options.scenes, turned=turned)
+            episodes = way(scenes, engine=engine, title=name)
             result = planning.summarise(episodes)
             seconds = time.monotonic() - start
             say(
@@ -82,7 +118,7 @@ def rewards(
                 f"scenes, {seconds:.0f} s"
             )
             facts = {"engine": engine, "scene_set": options.scene_set, "turned": turned}
-            found[name] = {**result, **facts, **options.draws.facts, **details(episodes)}
+            found[name] = {**result, **facts, **way.facts, **details(episodes)}
     return found
 
 
@@ -96,6 +132,12 @@ def details(episodes: Episodes) -> dict[str, Any]:
         },
         "strip": episodes.states[0, every].round(4).tolist(),
     }
+
+
+def require_scenes(options: Options) -> None:
+    """Refuse more scenes than there are, and engines that are not installed, before training."""
+    if options.engines():
+        draw(options.scene_set, options.scenes)
 
 
 def draw(name: str, count: int, *, turned: bool = False) -> Any:

@@ -30,6 +30,7 @@ from ..baselines.transformer import AxialTransformer
 from ..baselines.unet import TemporalUNet
 from .diffusion import target_tables
 from .layouts import GEOMETRIC, OBJECTS, PER_OBJECT, from_objects, objects
+from .offline_rl.learners import LEARNERS
 
 _TIME_WIDTH = 128
 """Sines and cosines of the diffusion step, as in Diffuser."""
@@ -180,8 +181,10 @@ def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return build
 
 
-MODELS = {
+DENOISERS = {
     "gatr": _builder(GATrDenoiser),
     "transformer": _builder(TransformerDenoiser),
     "unet": _builder(UNetDenoiser),
 }
+MODELS = {**DENOISERS, **LEARNERS}
+"""Denoisers, which plan, and learners of `offline_rl`, which act."""

@@ -42,7 +42,8 @@ class Options:
         planning; the original evaluation clears this after each phase
     augment: every training window is turned about the vertical by a random angle in every step
     held_out: the last demonstrations of the folder, one half for validation, one for the test
-    validation_windows, test_windows: number of windows, evenly spaced over the demonstrations
+    validation_windows, test_windows: number of windows, evenly spaced over the demonstrations (of
+        transitions, if the model is one of `offline_rl`)
     scenes: number of scenes in which a trained run plans; 0: none
     scene_set: "validation" (50 scenes, to choose settings by) or "test" (200, for reported results)
     turned: plan in the same scenes turned about the vertical as well

@@ -108,8 +108,9 @@ class Episodes(NamedTuple):
     reward: Floats  # (E, P), the original score after each phase, 0 to 100
     strict: Floats  # (E), the score of the tower that stands in the end, 0 to 100
     reached: Floats  # (E, P), share of the frames whose planned pose the arm can attain
-    plans: Floats  # (E, P, 128, 49 or 39)
-    states: Floats  # (E, 1 + P * 127, 39), the scene, and the state after every frame
+    plans: Floats  # (E, P, 128, 49 or 39); of a policy, the actions (E, P, 128, 11)
+    states: Floats  # (E, 1 + P * 127, 39), the scene, and the state after every frame; of a policy,
+    # which also acts in the first frame of a phase, (E, 1 + P * 128, 39)
     settled: Floats  # (E, 39), after the blocks were released and had time to settle
 
 
@@ -139,12 +140,8 @@ def run(
         shown = layouts.released(start) if clear_flags else start
         plans.append(np.asarray(planner(shown, seeds), dtype=np.float64))
         done, hit = execute(start, plans[-1], engine=engine, workers=workers)
-        for score, episode in zip(scores, done.states, strict=True):
-            for state in episode:
-                score.update(state)
-            score.end_phase(episode[-1])
+        reward.append(score_phase(scores, done.states))
         start = done.states[:, -1]
-        reward.append([score.score for score in scores])
         reached.append(hit)
         states.append(done.states)
     strict = np.array([rewards.strict(state) for state in done.settled])
@@ -156,6 +153,15 @@ def run(
         np.concatenate(states, axis=1),
         done.settled,
     )
+
+
+def score_phase(scores: Sequence[rewards.Original], states: Floats) -> list[float]:
+    """The original score of every episode after a phase with the states (E, T, 39)."""
+    for score, episode in zip(scores, states, strict=True):
+        for state in episode:
+            score.update(state)
+        score.end_phase(episode[-1])
+    return [score.score for score in scores]
 
 
 def execute(

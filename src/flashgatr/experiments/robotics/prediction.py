@@ -2,8 +2,9 @@
 
 It writes two files into a folder: NAME.gif, a film drawn without a graphics system, and
 NAME.safetensors with plans (3, 128, 49), states (382, 39) of the executed episode, the state (39)
-after the blocks settled, and rewards (3) after each phase. Its header says where the file comes
-from; a prediction of another origin is never replaced.
+after the blocks settled, and rewards (3) after each phase. A policy acts instead of planning: its
+file has actions (3, 128, 11) and states (385, 39). The header says where a file comes from; a
+prediction of another origin is never replaced.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ from ...train.settings import override
 from ...train.trainer import set_precision
 from ...version import __version__
 from .. import runs
-from . import EXPERIMENT, planning
-from .diffusion import Schedule
-from .evaluation import Messages
+from . import EXPERIMENT
+from .evaluation import Planning, Way
+from .offline_rl.acting import Acting
+from .offline_rl.learner import Learner
+from .offline_rl.transitions import ACTION
 from .options import Options
-from .planning import DiffusionPlanner, Episodes
+from .planning import Episodes
 from .world import physics, render, rewards, scenes
 from .world.scenes import Setting
 
 KEY, FORMAT = "kuka-prediction", 1
+NO_SAMPLER = {"sampler": "", "sampling_steps": 0}
+"""What a file says about the sampler of a policy, which acts frame by frame."""
 EVERY = 3
 """Frames from one picture of a film to the next."""
 
@@ -87,7 +92,8 @@ class Prediction:
             rest = ", ".join(f"block {k} {self._place(k)}" for k in missing)
             yield "not reached", rest
         yield "engine", self.origin.engine
-        yield "sampler", f"{self.origin.sampler}, {self.origin.sampling_steps} steps"
+        if self.origin.sampler:
+            yield "sampler", f"{self.origin.sampler}, {self.origin.sampling_steps} steps"
 
     def _place(self, block: int) -> str:
         x, y, z = self.episodes.settled[0][7 + 8 * block : 10 + 8 * block]
@@ -118,25 +124,26 @@ def predict(
     asked = {"sampler": sampler, "sampling_steps": sampling_steps}
     given = {name: value for name, value in asked.items() if value is not None}
     options = Options.read({**config.data.options, **given})
-    draws = options.draws
     model = runs.load_model(config).to(distributed.join(config.device).device).eval()
     set_precision(config.train.precision)
-    planner = DiffusionPlanner(
-        model,
-        draws.plan(Schedule.cosine()),
-        precision=config.train.precision,
-        progress=Messages("planning"),
-    )
+    way: Way = Planning(model, options, config.train.precision)
+    if isinstance(model, Learner):
+        if given:
+            raise PredictionError(
+                f"{run} is a run of {config.model.name}, which acts frame by frame and has no "
+                f"sampler; leave out --{next(iter(given)).replace('_', '-')}"
+            )
+        way = Acting(model)
     chance = scenes.random_stream("predict", seed, 0)
     scene = scenes.draw(chance, Setting(turned=turned))[None]
-    episodes = planning.run(planner, scene, seed=seed, engine=engine, clear_flags=options.release)
+    episodes = way(scene, engine=engine, title="planning", seed=seed, workers=1)
     origin = Origin(
         run=str(run.resolve()),
         network_sha256=_sha256(run / "model" / io.WEIGHTS),
         seed=seed,
         turned=turned,
         engine=engine,
-        **draws.facts,
+        **(way.facts or NO_SAMPLER),
     )
     return Prediction(episodes, origin)
 
@@ -144,8 +151,9 @@ def predict(
 def save(prediction: Prediction, folder: Path, *, every: int = EVERY) -> list[Path]:
     """Write the trajectory and the film, and return where they are (see `targets`)."""
     episodes = prediction.episodes
+    is_policy = episodes.plans.shape[-1] == ACTION
     arrays = {
-        "plans": episodes.plans[0],
+        "actions" if is_policy else "plans": episodes.plans[0],
         "states": episodes.states[0],
         "settled": episodes.settled[0],
         "reward": episodes.reward[0],

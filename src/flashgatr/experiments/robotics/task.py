@@ -17,10 +17,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...train.settings import ConfigError, RunConfig
+from ...train import Task
+from ...train.settings import RunConfig
 from ..hashing import hash_of
 from . import EXPERIMENT, evaluation
-from .demonstrations.shards import describe, read, to_tensors
+from .demonstrations.sets import divided
+from .demonstrations.shards import describe, to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import (
     Schedule,
@@ -29,9 +31,12 @@ from .diffusion import (
     mean_over_free_frames,
     target_tables,
 )
+from .evaluation import Planning
 from .layouts import HORIZON
 from .metrics import summarise, window_errors
 from .normalised import Scale, released, rotated
+from .offline_rl.learners import LEARNERS
+from .offline_rl.task import OfflineTask
 from .options import Options
 
 FIXED = 20_231_210
@@ -65,8 +70,7 @@ class RoboticsTask:
         self._per_error = (1 / scale.abs()).to(device, torch.float32)
         """Errors of what the network predicts, per error of the noise (T)."""
         describe(self.folder)  # missing data are an error now rather than later, engines as well
-        if self.options.engines():
-            evaluation.draw(self.options.scene_set, self.options.scenes)
+        evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
         self._precision = config.train.precision
@@ -80,17 +84,7 @@ class RoboticsTask:
     @cached_property
     def _sets(self) -> dict[str, Demonstrations]:
         """The demonstrations of the three sets."""
-        every, apart = read(self.folder), self.options.held_out
-        most = len(every) - apart
-        train = self._limit or most
-        if not 0 < train <= most:
-            raise ConfigError(
-                f"{self.folder} holds {len(every)} demonstrations, of which "
-                f"data.options.held_out = {apart} are for validation and test; {max(train, 1)} "
-                "are needed for training; make more, or change one of the numbers"
-            )
-        half = len(every) - apart // 2
-        parts = {"train": every[:train], "validation": every[most:half], "test": every[half:]}
+        parts = divided(self.folder, self.options.held_out, self._limit)
         return {name: to_tensors(part) for name, part in parts.items()}
 
     @cached_property
@@ -165,7 +159,8 @@ class RoboticsTask:
         turned = plain._replace(clean=rotated(plain.clean, turn), noise=rotated(plain.noise, turn))
         sets = {"test": plain, "test_turned": turned}
         errors = {name: self._measure(model, batch)[1] for name, batch in sets.items()}
-        found = evaluation.rewards(model, self.options, precision=self._precision) | errors
+        planning = Planning(model, self.options, self._precision)
+        found = evaluation.rewards(planning, self.options) | errors
         count = len(self._sets["train"])
         return {name: {**numbers, "demonstrations": count} for name, numbers in found.items()}
 
@@ -181,6 +176,19 @@ class RoboticsTask:
             losses.append(self._losses(found, part).cpu())
             errors.append(window_errors(found, part.clamp).cpu())
         return torch.cat(losses), summarise(torch.cat(errors), batch.t, self.schedule.steps)
+
+
+class TaskOfModel:
+    """The task of a run: denoisers learn from windows, policies from transitions."""
+
+    option_defaults = RoboticsTask.option_defaults
+
+    def __call__(self, config: RunConfig, device: torch.device) -> Task:
+        kind = OfflineTask if config.model.name in LEARNERS else RoboticsTask
+        return kind(config, device)
+
+
+TASK = TaskOfModel()
 
 
 def _normalised(demonstrations: Demonstrations) -> Demonstrations:

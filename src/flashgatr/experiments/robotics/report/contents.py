@@ -41,10 +41,12 @@ def compose(collected: Collected) -> Contents:
             + figure("strip.png"),
         ),
         Section("Denoising", tables.denoising(report)),
+        Section("Acting", tables.acting(report)),
         Section("Training", figure("curves.png")),
         Section("Reproduce", markup.preformatted(report["commands"]) + tables.runs(report)),
     ]
-    return Contents(TITLE, INTRODUCTION, sections, report, pictures)
+    shown = [section for section in sections if section.html]
+    return Contents(TITLE, INTRODUCTION, shown, report, pictures)
 
 
 REPORT = Report(compose, required_sets=frozenset({"test"}), further=_FURTHER)

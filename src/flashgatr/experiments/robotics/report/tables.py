@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...report import markup
-from .titles import DENOISING, ENGINES, ERRORS, KINDS, REWARDS
+from .titles import CLOSED_LOOP, DENOISING, ENGINES, ERRORS, KINDS, REWARDS
 
 _DENOISING_METRICS = ("mse", "position", "direction", "flag")
 
@@ -34,10 +34,29 @@ def denoising(report: dict[str, Any]) -> str:
         [*_group(group), what, *(_cell(found, key, ".4f") for key in _DENOISING_METRICS)]
         for name, what in DENOISING.items()
         for group in report["groups"]
-        if (found := group["results"].get(name))
+        if "mse" in (found := group["results"].get(name, {}))
     ]
+    if not rows:
+        return ""
     head = ["model", "demonstrations", "steps", "seeds", "windows", *_DENOISING_METRICS]
     about = "<p>Mean squared errors of the estimated noise. An answer of zero has error 1.</p>"
+    return about + markup.table(head, rows)
+
+
+def acting(report: dict[str, Any]) -> str:
+    """Errors of the actions of policies."""
+    rows = [
+        [*_group(group), _cell(found, "action_mse", ".4f")]
+        for group in report["groups"]
+        if "action_mse" in (found := group["results"].get("test", {}))
+    ]
+    if not rows:
+        return ""
+    head = ["model", "demonstrations", "steps", "seeds", "action mse"]
+    about = (
+        "<p>Mean squared differences between the actions of policies and the expert's, in test "
+        "demonstrations. An action is at most 1.</p>"
+    )
     return about + markup.table(head, rows)
 
 
@@ -49,10 +68,14 @@ def runs(report: dict[str, Any]) -> str:
         for name in names
         if name.startswith("plan_")
         for key in ("reward", "strict")
-    } | {f"{name}: mse": (name, "mse") for name in DENOISING}
+    }
+    measured = {key for run in report["runs"] for key in run["results"].get("test", {})}
+    columns |= {f"{name}: mse": (name, "mse") for name in DENOISING if "mse" in measured}
+    if "action_mse" in measured:
+        columns["test: action mse"] = ("test", "action_mse")
 
     def show(metric: str, value: float) -> str:
-        return format(value, ".4f" if metric == "mse" else ".1f")
+        return format(value, ".4f" if metric.endswith("mse") else ".1f")
 
     table = markup.all_runs(report["runs"], "demonstrations", columns, show)
     return table + markup.settings(report["settings"])
@@ -67,7 +90,9 @@ def _how(group: dict[str, Any], name: str) -> list[str]:
     """The scenes and the sampler, as the results of a run say them."""
     found = group["planning"].get(name, {})
     scenes = f"{found.get('scenes', '')} {found.get('scene_set', '')}"
-    return [scenes, f"{found.get('sampler', '')}, {found.get('sampling_steps', '')} steps"]
+    if "sampler" not in found:
+        return [scenes, CLOSED_LOOP]
+    return [scenes, f"{found['sampler']}, {found.get('sampling_steps', '')} steps"]
 
 
 def _rewards(found: dict[str, Any]) -> list[str]:

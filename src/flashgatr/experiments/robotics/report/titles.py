@@ -7,11 +7,18 @@ from typing import Any
 TITLE = "A robot arm stacks four blocks"
 INTRODUCTION = """<p>A denoiser learns trajectories from demonstrations. In three phases it plans
 128 frames from the current state, and a physics engine executes the plan without looking at it
-again. <i>Reward</i> is that of Janner et al.: the most blocks that one block was ever seen above,
-in percent of three. It is lenient: random plans have some of it, too. <i>Tower</i> is the height of
+again. CQL and BCQ learn policies instead, which see the state and act in every frame.
+<i>Reward</i> is that of Janner et al.: the most blocks that one block was ever seen above, in
+percent of three. It is lenient: random plans have some of it, too. <i>Tower</i> is the height of
 the tower that stands in the end, and <i>all four</i> the share of scenes with a complete one. ± is
 the standard error, over seeds if a model has several, and otherwise over scenes.</p>"""
-MODELS = {"gatr": "GATr", "transformer": "Transformer", "unet": "U-Net"}
+MODELS = {
+    "gatr": "GATr",
+    "transformer": "Transformer",
+    "unet": "U-Net",
+    "cql": "CQL",
+    "bcq": "BCQ",
+}
 ENGINES = {"mujoco": "MuJoCo", "bullet": "PyBullet"}
 KINDS = {
     "": ("Scenes like those of the demonstrations", "The paper's rows are from its own engine, "
@@ -20,6 +27,8 @@ KINDS = {
                 "in demonstrations the sides of all blocks are along the axes."),
 }  # fmt: skip
 """Kinds of scenes by the end of the set's name: title and explanation."""
+CLOSED_LOOP = "none: acts in every frame"
+"""The sampler of a policy."""
 DENOISING = {
     "test": "test demonstrations",
     "test_turned": "the same, turned about the vertical at random",
@@ -31,7 +40,8 @@ ERRORS = {"reward": "reward_error", "strict": "strict_error"}
 CAPTIONS = {
     "figure.png": "Reward and standing tower against the number of demonstrations, in percent.",
     "strip.png": "The first scene of the set, from the beginning to the end of the episode.",
-    "curves.png": "Loss on validation windows during training, one line per run.",
+    "curves.png": "Loss on validation windows during training, one line per run; of CQL and BCQ, "
+    "the error of actions in validation demonstrations.",
 }
 DASHES = " Grey dashes: the paper."
 REFERENCE: dict[str, Any] = {

@@ -68,9 +68,7 @@ class BulletWorld:
         self._robot = self._call("loadURDF", "kuka_iiwa/model.urdf", useFixedBase=True)
         for link in range(-1, JOINTS - 1):
             self._call("setCollisionFilterGroupMask", self._robot, link, 0, 0)
-        self._target = kinematics.clip(q)
-        for joint, angle in enumerate(self._target):
-            self._call("resetJointState", self._robot, joint, angle)
+        self._put_arm(kinematics.clip(q))
         table = [physics.TABLE, physics.TABLE, 0.05]
         self._box(table, 0.0, [0, 0, -0.05], [0, 0, 0, 1])
         self._blocks = [
@@ -88,6 +86,12 @@ class BulletWorld:
             if weld is None:
                 self._call("resetBaseVelocity", block, [0, 0, 0], [0, 0, 0])
         self._run(kinematics.clip(q))
+
+    def place(self, q: Floats, attach: Floats) -> None:
+        q, attach = physics.require_action(q, attach)
+        self._attach(attach)
+        self._put_arm(kinematics.clip(q))
+        self._run(self._target)
 
     def settle(self, frames: int) -> None:
         self._attach(np.zeros(BLOCKS))
@@ -108,6 +112,11 @@ class BulletWorld:
         if self._client >= 0:
             pybullet.disconnect(self._client)
             self._client = -1
+
+    def _put_arm(self, q: Floats) -> None:
+        self._target = q
+        for joint, angle in enumerate(q):
+            self._call("resetJointState", self._robot, joint, angle)
 
     def _run(self, target: Floats) -> None:
         self._target = target

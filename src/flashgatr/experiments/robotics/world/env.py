@@ -6,7 +6,7 @@
     observation   "joint" (39) or "geometric" (49); modes with a goal append the lower block of the
                   next pair as four numbers 0 or 1
     action (11)   joint angles and flags: "absolute" ones to drive to, or "delta", at most 1 each,
-                  to add to the present ones
+                  to add to the present ones; the arm is then there at once, as in the original
     mode          "unconditional" (any tower), "conditional" (a given tower) or "rearrangement"
     reward        what `rewards.Original` or `rewards.strict` gains in a frame, 0 to 100 in all
 
@@ -116,12 +116,11 @@ class KukaStack(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]])
         x = np.asarray(action, dtype=np.float64)
         if x.shape != (JOINTS + BLOCKS,) or not np.isfinite(x).all():
             raise ValueError(f"an action has {JOINTS + BLOCKS} finite numbers, got {action!r}")
-        q, flags = x[:JOINTS], x[JOINTS:]
         if self._action == "delta":
-            q = self._world.state()[:JOINTS] + np.clip(q, -1, 1)
-            flags = np.clip(self._flags + np.clip(flags, -1, 1), 0, 1)
-        self._flags = flags
-        self._world.step(q, flags)
+            q, self._flags = physics.added(self._world.state()[:JOINTS], self._flags, x)
+            self._world.place(q, self._flags)
+        else:
+            self._world.step(x[:JOINTS], x[JOINTS:])
         self._frame += 1
         state = self._world.state()
         before = self._score

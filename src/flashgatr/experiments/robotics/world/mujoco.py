@@ -117,6 +117,13 @@ class MujocoWorld:
             self._data.qvel[7 + 6 * k : 13 + 6 * k] = 0
         self._run(kinematics.clip(q))
 
+    def place(self, q: Floats, attach: Floats) -> None:
+        q, attach = physics.require_action(q, attach)
+        self._attach(attach)
+        self._target = kinematics.clip(q)
+        self._data.qpos[:JOINTS], self._data.qvel[:JOINTS] = self._target, 0
+        self._run(self._target)
+
     def settle(self, frames: int) -> None:
         self._attach(np.zeros(BLOCKS))
         for _ in range(frames):

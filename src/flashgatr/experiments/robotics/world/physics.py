@@ -48,6 +48,12 @@ class World(Protocol):
     def step(self, q: Floats, attach: Floats) -> None:
         """Advance one frame: drive the arm towards `q` (7); hold the blocks `attach` (4) marks."""
 
+    def place(self, q: Floats, attach: Floats) -> None:
+        """Advance one frame with the arm put at `q` (7) at once; blocks keep their velocities.
+
+        The original environment moves its arm so when it is controlled by differences of angles.
+        """
+
     def settle(self, frames: int) -> None:
         """Release all blocks and let physics run, without taking velocities away."""
 
@@ -112,6 +118,15 @@ def require_scene(state: Floats) -> Floats:
     if (blocks.position[:, 2] < 0).any():
         raise ValueError(f"block {int(blocks.position[:, 2].argmin())} is below the table")
     return x
+
+
+def added(q: Floats, flags: Floats, change: Floats) -> tuple[Floats, Floats]:
+    """Joint angles (..., 7) and flags (..., 4) after changes (..., 11) of at most 1 each.
+
+    A flag stays from 0 to 1. It may grow in several frames, and counts as held above a half.
+    """
+    limited = np.clip(change, -1, 1)
+    return q + limited[..., :JOINTS], np.clip(flags + limited[..., JOINTS:], 0, 1)
 
 
 def require_action(q: Floats, attach: Floats) -> tuple[Floats, Floats]:

@@ -1,0 +1,1 @@
+"""Offline reinforcement learning from demonstrations: CQL and BCQ, two baselines of the paper."""
