@@ -24,6 +24,7 @@ from .artery_tables import (
     of_unequal_meshes,
     unequal,
 )
+from .kuka_tables import of_the_harness
 from .measured import NETWORKS, measured, table_row
 from .nbody_tables import (
     ENCOUNTERS,
@@ -88,6 +89,7 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "With fewer meshes", by_training_meshes),
         ("arteries_results", "Ablations", of_the_ablations),
         ("arteries_results", "What it costs", of_unequal_meshes),
+        ("kuka", "Planning and evaluation", of_the_harness),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
