@@ -16,6 +16,7 @@ from flashgatr.experiments.baselines.steerable import (
     harmonics,
     unit,
 )
+from flashgatr.experiments.nbody import EXPERIMENT as NBODY
 
 VARIANTS = [
     {},
@@ -102,6 +103,17 @@ def test_a_sample_alone_padded_packed_or_in_a_batch_is_the_same(options):
     _assert_same(from_packed, torch.cat([net(*x) for x in samples]))
     again = [x.reshape(2, 2, *x.shape[1:]) for x in junk]
     _assert_same(net(*again, mask=mask.reshape(2, 2, 6)).flatten(0, 1), from_padded)
+
+
+def test_predicted_positions_move_with_the_bodies():
+    model = NBODY.build("segnn", dict(hidden_channels=12, mass_as_node_scalar=True)).double()
+    position, velocity, mass = _bodies(3, 6)
+    turn, shift = -_rotation(), 100 * torch.randn(3, 1, 3, dtype=torch.float64)
+    out, regulariser = model(mass, position, velocity)
+    moved, _ = model(mass, position @ turn + shift, velocity @ turn)
+    _assert_same(moved, out @ turn + shift, 1e-11)
+    assert regulariser == 0
+    _assert_same(out - position, model.net(position, velocity, mass))
 
 
 def test_neighbours_are_the_nearest_others():

@@ -28,7 +28,7 @@ from . import timing
 from .timing import CaseReport, Found
 
 BATCH, BODIES = 64, 4
-MODELS = ("gatr", "transformer", "mlp")
+MODELS = ("gatr", "segnn", "transformer", "mlp")
 Precision = Literal["tf32", "float32"]
 
 

@@ -16,6 +16,7 @@ from ... import GATr, embed_point, embed_scalar, embed_translation, extract_poin
 from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
+from ..baselines.segnn import SEGNN
 from ..baselines.transformer import Transformer
 
 Prediction = tuple[Tensor, Tensor]
@@ -33,6 +34,17 @@ class GATrNBody(nn.Module):
         weight = out[..., 0, E123]
         regulariser = (weight.abs() - 1).square().sum(-1) + s.square().sum((-2, -1))
         return extract_point(out[..., 0, :]), regulariser.mean()
+
+
+class SEGNNNBody(nn.Module):
+    """SEGNN predicts how far every body moves."""
+
+    def __init__(self, net: SEGNN) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
+        return position + self.net(position, velocity, mass), position.new_zeros(())
 
 
 class PlainNBody(nn.Module):
@@ -58,6 +70,11 @@ def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
+def segnn(mass_as_node_scalar: bool = False, **options: Any) -> nn.Module:
+    """As in the paper, bodies know the products of masses but not their own mass."""
+    return SEGNNNBody(SEGNN(charge_as_node_scalar=mass_as_node_scalar, **options))
+
+
 def transformer(**options: Any) -> nn.Module:
     return PlainNBody(Transformer(7, 3, **options))
 
@@ -66,7 +83,7 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
     return PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
 
 
-MODELS = {"gatr": gatr, "transformer": transformer, "mlp": mlp}
+MODELS = {"gatr": gatr, "segnn": segnn, "transformer": transformer, "mlp": mlp}
 
 
 def fits(model: nn.Module, bodies: int) -> bool:

@@ -10,7 +10,7 @@ other, and predict their positions at a later time. The error of a system is the
 difference over all coordinates. A few systems in which bodies nearly collide dominate the mean;
 the median, the 90 % quantile and the mean of the best 99 % of the systems are therefore shown as
 well. ± is the standard error over seeds.</p>"""
-MODELS = {"gatr": "GATr", "transformer": "Transformer", "mlp": "MLP"}
+MODELS = {"gatr": "GATr", "segnn": "SEGNN", "transformer": "Transformer", "mlp": "MLP"}
 SETS = {
     "eval": (
         "New systems",
