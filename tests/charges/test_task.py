@@ -199,3 +199,15 @@ def test_the_command_makes_the_sets(tmp_path):
         assert describe(tmp_path, name)["test"].settings.input_step == 1
     done = CliRunner().invoke(application(), ["data", "charges", *options, "--force", "springs"])
     assert done.exit_code != 0
+
+
+def test_a_report_shows_predictions_without_a_network_beside_the_runs(folder, tmp_path):
+    runs.train(_config(folder, f"folder='{tmp_path / 'run'}'", "train.steps=1"))
+    done = CliRunner().invoke(
+        application(), ["report", str(tmp_path / "run"), "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    page = next((tmp_path / "out").glob("*.html")).read_text()
+    assert "Other predictions" in page
+    assert "affine map" in page
+    assert "published: Multivector Neurons" in page

@@ -36,4 +36,5 @@ EXPERIMENT = Experiment(
     about=_about,
     told=("data.options.horizon", "data.options.force", "data.options.clip"),
     data=f"{_HERE}.command:data",
+    report=f"{_HERE}.report:REPORT",
 )
