@@ -44,16 +44,17 @@ class Neighbours(NamedTuple):
 
     shape: tuple[int, int, int]
     """(B, N, K)"""
-    index: Tensor | None
+    senders: Tensor | None
     """(B·N·K) rows of the senders; None if all N items of a sample are listed in order."""
     valid: Tensor
     """(B, N, K) 1 for senders that count, 0 for padding and for the item itself."""
 
     def of_senders(self, x: Tensor) -> Tensor:
         """Values (B, N, ...) of items to those of senders, broadcastable to (B, N, K, ...)."""
-        if self.index is None:
+        if self.senders is None:
             return x.unsqueeze(1)
-        return x.flatten(0, 1).index_select(0, self.index).unflatten(0, self.shape)
+        chosen: Tensor = x.flatten(0, 1).index_select(0, self.senders).unflatten(0, self.shape)
+        return chosen
 
     def sum(self, x: Tensor) -> Tensor:
         """Sum over the senders that count: (B·N·K, ...) to (B·N, ...)."""

@@ -112,7 +112,8 @@ def coupling(path: Path) -> Tensor:
         first, second, third = (values[:, n * n : (n + 1) ** 2] for n in path)
         weight = torch.from_numpy(weights).repeat_interleave(degree + 1)
         found = torch.einsum("n,na,nb,nc->abc", weight, first, second, third)
-        return found * (math.sqrt(2 * path[2] + 1) / found.norm())
+        scale: Tensor = math.sqrt(2 * path[2] + 1) / found.norm()
+        return scale * found
 
 
 class Steering(NamedTuple):

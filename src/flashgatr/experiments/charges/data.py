@@ -21,6 +21,8 @@ import torch
 from torch import Tensor
 
 from ...io import files
+from ..nbody.data import DataError as DataError
+from ..nbody.data import require_same
 from .simulate import BODIES, STANDARD, Array, Interaction, State, draw, evolve
 
 SETS = {"train": 10_000, "val": 2_000, "test": 2_000}
@@ -33,10 +35,6 @@ COMMAND = "flashgatr data charges"
 
 Folder: TypeAlias = str | os.PathLike[str]
 Progress: TypeAlias = Callable[[str, int], None]
-
-
-class DataError(ValueError):
-    """A data set cannot be used: it is missing, damaged or made with other settings."""
 
 
 class Systems(NamedTuple):
@@ -169,12 +167,7 @@ def _existing(
     found, _ = _read(file, data, name)
     made = asdict(found.settings) | {"seed": found.seed}
     asked = asdict(settings) | {"seed": seed}
-    differ = [f"{key} {made[key]!r}, not {asked[key]!r}" for key in made if made[key] != asked[key]]
-    if differ:
-        raise DataError(
-            f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or "
-            "delete the file"
-        )
+    require_same(file, made, asked)
     return found if found.count >= count else None
 
 

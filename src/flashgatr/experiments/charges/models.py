@@ -58,7 +58,8 @@ class GATrMover(Mover):
         body = torch.stack([embed_point(position), self.embed_velocity(velocity)], dim=-2)
         out, _ = self.net(body, charge[..., None])
         moved = out[..., 0, :]
-        return extract_direction(moved) - moved[..., E123, None] * position
+        shift: Tensor = extract_direction(moved) - moved[..., E123, None] * position
+        return shift
 
 
 class SEGNNMover(Mover):

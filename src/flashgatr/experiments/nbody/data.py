@@ -156,13 +156,18 @@ def _existing(
     made, asked = (
         {**asdict(s), "seed": n} for s, n in ((found.settings, found.seed), (settings, seed))
     )
+    require_same(file, made, asked)
+    return found if found.count >= count else None
+
+
+def require_same(file: Path, made: dict[str, Any], asked: dict[str, Any]) -> None:
+    """An error that says how the settings of a file differ from those asked for, if they do."""
     differ = [f"{key} {made[key]!r}, not {asked[key]!r}" for key in made if made[key] != asked[key]]
     if differ:
         raise DataError(
             f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or "
             "delete the file"
         )
-    return found if found.count >= count else None
 
 
 @contextmanager
