@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from flashgatr.experiments import runs
 from flashgatr.experiments.charges import EXPERIMENT
 from flashgatr.experiments.charges.data import DataError, describe, generate
+from flashgatr.experiments.charges.options import Options
 from flashgatr.experiments.charges.simulate import STANDARD
-from flashgatr.experiments.charges.task import ChargesTask, Options, rotated
+from flashgatr.experiments.charges.task import ChargesTask, rotated
 from flashgatr.experiments.cli import application
 from flashgatr.train.settings import ConfigError, override
 from flashgatr.versors import sample, to_matrix

@@ -11,7 +11,7 @@ _HERE = "flashgatr.experiments.charges"
 
 
 def _about(settings: Any, results: Results) -> dict[str, Any]:
-    from .task import Options
+    from .options import Options
 
     chosen = Options.read(settings.data.options)
     told: dict[str, Any] = {"horizon": chosen.horizon, "force": chosen.force}

@@ -9,8 +9,8 @@ from ..report import generic, markup
 from ..report.protocol import BAD_INPUT, Collected, Contents, Report, Run, Section
 from .data import load
 from .linear import predictions
+from .options import Options
 from .simulate import STEP_SIZE
-from .task import Options
 
 PUBLISHED = {
     "SE(3)-Transformer, TFN, GNN": "0.0248, 0.0154, 0.0108",

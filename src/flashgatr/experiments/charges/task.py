@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...geometry import quaternion_to_matrix
-from ...train.settings import ConfigError, RunConfig, check_options, read_options
+from ...train.settings import RunConfig
 from ..nbody.metrics import summarise
 from ..nbody.systems import Data, SystemsTask
 from . import EXPERIMENT
-from .data import data_name, load, require
-
-
-@dataclass(frozen=True)
-class Options:
-    """data.options of the experiment.
-
-    force, clip: which data: "charges" with forces limited per "coordinate" (as published) or by
-        their "norm", or "gravity" (of which `clip` says nothing)
-    horizon: number of steps between input and target
-    flip_charges: reverse all charges of a training system at random in every step, which leaves its
-        motion as it is
-    rotate: turn training systems at random in every step
-    """
-
-    force: Literal["charges", "gravity"] = "charges"
-    clip: Literal["coordinate", "norm"] = "coordinate"
-    horizon: int = 1000
-    flip_charges: bool = False
-    rotate: bool = False
-
-    @classmethod
-    def read(cls, values: dict[str, Any]) -> Options:
-        return read_options(cls, values)
-
-    def __post_init__(self) -> None:
-        check_options(self, horizon=1)
-        if self.flip_charges and self.force == "gravity":
-            raise ConfigError(
-                "data.options.flip_charges needs charges, but data.options.force is gravity"
-            )
-
-    @property
-    def data(self) -> str:
-        """The name of the data."""
-        return data_name(self.force, self.clip if self.force == "charges" else "none")
+from .data import load, require
+from .options import Options
 
 
 class ChargesBatch(NamedTuple):
