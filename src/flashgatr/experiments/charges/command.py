@@ -21,8 +21,9 @@ def data(
     others: Annotated[int, typer.Option(help="Systems in each other set, up to 2,000.")] = 2_000,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 43,
     input_step: Annotated[
-        int, typer.Option(help="Step of the input; -1: 3,100 for charges, 0 for gravity.")
-    ] = -1,
+        int | None,
+        typer.Option(help="Step of the input (charges: 3,100, gravity: 0, if not given)."),
+    ] = None,
 ) -> None:
     """Generate the three sets of systems. Existing files with the same settings are kept."""
     from .data import data_name, generate
@@ -31,7 +32,7 @@ def data(
     if force == "gravity" and clip == "coordinate":
         clip = CLIPS[force][0]  # the default of charges; gravity is not clipped
     settings = STANDARD.get(data_name(force, clip)) or Interaction(force=force, clip=clip)
-    if input_step != -1:
+    if input_step is not None:
         settings = replace(settings, input_step=input_step)
     found = generate(folder, settings, train=train, others=others, seed=seed)
     for name, description in found.items():
