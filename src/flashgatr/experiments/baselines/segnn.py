@@ -94,7 +94,7 @@ class PairLinear(SteerableLinear):
         self.weights = nn.ParameterList(torch.cat(part[:2], dim=1) for part in parts)
         self.scalar_weight = nn.Parameter(parts[0][2].clone())
 
-    def pairs(
+    def forward(  # type: ignore[override]  # one feature per pair needs more than one per item
         self, x: Features, scalars: Tensor, neighbours: Neighbours, attributes: Steering
     ) -> Features:
         """Features (B·N, 2l + 1, C) of items and scalars (B·N·K, 2) to (B·N·K, 2l + 1, C)."""
@@ -154,7 +154,7 @@ class Layer(nn.Module):
         items: Steering,
         sets: Sets,
     ) -> Features:
-        message = gate(self.message_in.pairs(x, scalars, neighbours, pairs))
+        message = gate(self.message_in(x, scalars, neighbours, pairs))
         message = gate(self.message_out(message, pairs))
         received = (neighbours.sum(y) for y in message)
         both = tuple(torch.cat(pair, dim=-1) for pair in zip(x, received, strict=True))
