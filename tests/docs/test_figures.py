@@ -24,6 +24,7 @@ from .artery_tables import (
     of_unequal_meshes,
     unequal,
 )
+from .charges_tables import of_equivariant_models, without_a_network
 from .kuka_tables import of_the_harness
 from .measured import NETWORKS, measured, table_row
 from .nbody_tables import (
@@ -81,6 +82,8 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("nbody", "What the labels are worth", of_the_labels),
         ("nbody", "What the labels are worth", of_softened_gravity),
         ("nbody", "The paper's figure", of_the_figure),
+        ("charges", "What can be reached without a network", without_a_network),
+        ("charges", "Traps", of_equivariant_models),
         ("precision", "Measured", of_the_precision),
         ("arteries_results", "Beside the paper's", beside_the_paper),
         ("arteries_results", "Beside the paper's", of_our_artery_runs),

@@ -24,6 +24,7 @@ BUILT_IN = {
     "nbody": "flashgatr.experiments.nbody",
     "arteries": "flashgatr.experiments.arteries",
     "kuka": "flashgatr.experiments.robotics",
+    "charges": "flashgatr.experiments.charges",
 }
 """The modules that define `EXPERIMENT`. Settings without an experiment belong to the first one."""
 

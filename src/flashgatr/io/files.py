@@ -222,6 +222,20 @@ def require_digest(header: Header, arrays: Mapping[str, StoredArray]) -> None:
         raise FileError(f"its SHA-256 is {found[:12]}…, expected {header['sha256'][:12]}…")
 
 
+def float64_array(name: str, stored: StoredArray, shape: tuple[int, ...]) -> Any:
+    """A numpy array of this shape, with at least one sample and finite entries, or an error."""
+    import numpy as np
+
+    if stored.dtype != "F64":
+        raise FileError(f"{name} has dtype {stored.dtype}, expected F64")
+    if tuple(stored.shape) != shape or not shape[0]:
+        raise FileError(f"{name} has shape {tuple(stored.shape)}, expected {shape}")
+    x = np.frombuffer(stored.data, dtype="<f8").reshape(shape)
+    if not np.isfinite(x).all():
+        raise FileError(f"{name} has entries that are not finite")
+    return x
+
+
 def header_digest(header: Header, arrays: Mapping[str, StoredArray]) -> str:
     """SHA-256 of a header without its `sha256`, and of the names, shapes and bytes of arrays."""
     plain = {name: value for name, value in header.items() if name != "sha256"}

@@ -5,6 +5,7 @@ from .gca import GCAMLP as GCAMLP
 from .mlp import MLP as MLP
 from .se3_transformer import FusedSE3Transformer as FusedSE3Transformer
 from .se3_transformer import SE3Transformer as SE3Transformer
+from .segnn import SEGNN as SEGNN
 from .transformer import AxialTransformer as AxialTransformer
 from .transformer import Transformer as Transformer
 from .unet import TemporalUNet as TemporalUNet

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from ...io import files
-from ...io.files import StoredArray
-from .simulate import Array, Gravity, Systems, simulate
+from .simulate import Gravity, Systems, simulate
 
 SETS: dict[str, dict[str, Any]] = {
     "train": {},
@@ -157,13 +156,18 @@ def _existing(
     made, asked = (
         {**asdict(s), "seed": n} for s, n in ((found.settings, found.seed), (settings, seed))
     )
+    require_same(file, made, asked)
+    return found if found.count >= count else None
+
+
+def require_same(file: Path, made: dict[str, Any], asked: dict[str, Any]) -> None:
+    """An error that says how the settings of a file differ from those asked for, if they do."""
     differ = [f"{key} {made[key]!r}, not {asked[key]!r}" for key in made if made[key] != asked[key]]
     if differ:
         raise DataError(
             f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or "
             "delete the file"
         )
-    return found if found.count >= count else None
 
 
 @contextmanager
@@ -224,21 +228,13 @@ def _parse(content: bytes, name: str) -> tuple[Description, Systems]:
     settings = Gravity(**header["settings"])
     count = (*tensors["mass"].shape, 0)[0]
     systems = Systems(
-        _array("mass", tensors["mass"], (count, settings.bodies)),
-        *(_array(key, tensors[key], (count, settings.bodies, 3)) for key in Systems._fields[1:]),
+        files.float64_array("mass", tensors["mass"], (count, settings.bodies)),
+        *(
+            files.float64_array(key, tensors[key], (count, settings.bodies, 3))
+            for key in Systems._fields[1:]
+        ),
     )
     return Description(settings, header["seed"], count, header["sha256"]), systems
-
-
-def _array(name: str, tensor: StoredArray, shape: tuple[int, ...]) -> Array:
-    if tensor.dtype != "F64":
-        raise DataError(f"{name} has dtype {tensor.dtype}, expected F64")
-    if tuple(tensor.shape) != shape or not shape[0]:
-        raise DataError(f"{name} has shape {tuple(tensor.shape)}, expected {shape}")
-    x = np.frombuffer(tensor.data, dtype="<f8").reshape(shape)
-    if not np.isfinite(x).all():
-        raise DataError(f"{name} has entries that are not finite")
-    return x
 
 
 def _file(folder: Folder, name: str) -> Path:

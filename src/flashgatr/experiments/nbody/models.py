@@ -18,6 +18,7 @@ from ...config import preset
 from ..baselines.gca import GCAGNN, GCAMLP
 from ..baselines.mlp import MLP
 from ..baselines.se3_transformer import SE3Transformer
+from ..baselines.segnn import SEGNN
 from ..baselines.tensor_field import Fiber
 from ..baselines.transformer import Transformer
 
@@ -52,6 +53,17 @@ class GCANBody(nn.Module):
         else:
             out = self.net(bodies)
         return extract_point(out[..., 0, :]), _weight_regulariser(out).mean()
+
+
+class SEGNNNBody(nn.Module):
+    """SEGNN predicts how far every body moves."""
+
+    def __init__(self, net: SEGNN) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
+        return position + self.net(position, velocity, mass), position.new_zeros(())
 
 
 class SE3NBody(nn.Module):
@@ -89,6 +101,11 @@ def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
+def segnn(mass_as_node_scalar: bool = False, **options: Any) -> nn.Module:
+    """As in the paper, bodies know the products of masses but not their own mass."""
+    return SEGNNNBody(SEGNN(charge_as_node_scalar=mass_as_node_scalar, **options))
+
+
 def se3_transformer(**options: Any) -> nn.Module:
     """One vector per body to two, as in the authors' code; the second is not used."""
     return SE3NBody(SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options))
@@ -112,6 +129,7 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
 
 MODELS = {
     "gatr": gatr,
+    "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,
     "gca_gnn": gca_gnn,

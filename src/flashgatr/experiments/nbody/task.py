@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ...train.settings import ConfigError, RunConfig
-from ..hashing import hash_of
 from . import EXPERIMENT, models
 from .data import load, require
 from .metrics import summarise, system_errors
+from .systems import Data, SystemsTask
 
 SETS = ("eval", "more_bodies", "translated")
 SHIFT = (200.0, 0.0, 0.0)
@@ -36,53 +35,34 @@ class NBodyBatch(NamedTuple):
     target: Tensor  # (B, n, 3)
 
 
-class NBodyTask:
+class NBodyTask(SystemsTask):
     """Train on `train`, select by `val`, report on the three evaluation sets."""
 
     option_defaults = dict.fromkeys(OPTIONS, 0.0)
-    gathers_on_device = True
-    """Batches are gathered on the device, so that a captured training step can do it."""
+    batch_type = NBodyBatch
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
+        super().__init__(device, config.data.train_samples or None)
         self.scaling, self.huber = _options(config.data.options)
-        self.device = device
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
-        self._limit = config.data.train_samples or None
         for name in SETS:
             require(self.folder, name)  # fail now rather than after the last step
 
-    @cached_property
-    def samples(self) -> int:
-        """Number of training systems. Reads the validation set as well, which training needs."""
-        self._val  # noqa: B018  fail now rather than at the first validation
-        return len(self._train["mass"])
-
-    @cached_property
-    def _train(self) -> dict[str, Tensor]:
-        return self._load("train", self._limit)
-
-    @cached_property
-    def data_hash(self) -> str:
-        return hash_of(x.numpy() for x in self._train.values())
-
-    @cached_property
-    def _val(self) -> dict[str, Tensor]:
-        return self._load("val", None)
-
-    def _load(self, name: str, limit: int | None) -> dict[str, Tensor]:
+    def load(self, name: str, limit: int | None) -> Data:
         return load(self.folder, name, limit)
 
+    def predict(self, model: nn.Module, batch: NBodyBatch) -> Tensor:
+        prediction: Tensor = model(batch.mass, batch.position, batch.velocity)[0]
+        return prediction
+
     def batch(self, indices: Tensor) -> NBodyBatch:
-        if not hasattr(self, "_resident"):
-            self._resident = _to_batch(self._train, self.device)
-        chosen = indices.to(self.device)
-        batch = NBodyBatch(*(x.index_select(0, chosen) for x in self._resident))
+        batch: NBodyBatch = self.gather(indices)
         if not self.scaling:
             return batch
         spread = math.log1p(self.scaling)
-        draw = torch.rand(len(chosen), device=self.device)
+        draw = torch.rand(len(indices), device=self.device)
         return rescaled(batch, torch.exp(spread * (2 * draw - 1)))
 
     def loss(self, model: nn.Module, batch: NBodyBatch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -92,30 +72,15 @@ class NBodyTask:
         data_loss = pseudo_huber(errors, self.huber).mean() if self.huber else mse
         return data_loss + REGULARISER * regulariser, {"mse": mse.detach()}
 
-    def validate(self, model: nn.Module) -> dict[str, float]:
-        found = summarise(self.errors(model, self._val))
-        return {"score": found["mse"], "median": found["median"], "trimmed": found["trimmed"]}
-
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         results = {}
         for name in SETS:
-            data = self._load(name, None)
+            data = self.load(name, None)
             if models.fits(self.model, data["mass"].shape[1]):
                 results[name] = summarise(self.errors(model, data))
-        moved = _moved(self._load("eval", None))
+        moved = _moved(self.load("eval", None))
         results["eval_moved"] = summarise(self.errors(model, moved))
         return results
-
-    @torch.no_grad()
-    def errors(self, model: nn.Module, data: dict[str, Tensor], chunk: int = 1000) -> Tensor:
-        """Squared error of every system, in the order of the file."""
-        found = []
-        for start in range(0, len(data["mass"]), chunk):
-            part = {name: x[start : start + chunk] for name, x in data.items()}
-            batch = _to_batch(part, self.device)
-            prediction, _ = model(batch.mass, batch.position, batch.velocity)
-            found.append(system_errors(prediction.cpu(), part["target"]))
-        return torch.cat(found)
 
 
 def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
@@ -170,10 +135,6 @@ def _option(name: str, value: Any) -> float:
 def straight_line(data: dict[str, Tensor], time: float) -> Tensor:
     """Errors of the straight-line guess x₀ + v·t."""
     return system_errors(data["position"] + time * data["velocity"], data["target"])
-
-
-def _to_batch(data: dict[str, Tensor], device: torch.device) -> NBodyBatch:
-    return NBodyBatch(*(data[name].to(device, torch.float32) for name in NBodyBatch._fields))
 
 
 def _moved(data: dict[str, Tensor]) -> dict[str, Tensor]:

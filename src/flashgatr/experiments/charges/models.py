@@ -1,0 +1,99 @@
+"""Models of the benchmark: (charge, position, velocity) to positions.
+
+All predict how far every body moves. The law does not change if all charges of a system are
+reversed. With `canonical_charges`, models see charges multiplied by the sign of their sum, and have
+this symmetry exactly; the sum of five charges of ±1 is never zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ... import GATr, embed_direction, embed_point, embed_translation, extract_direction
+from ...algebra import E123
+from ...config import preset
+from ..baselines.mlp import MLP
+from ..baselines.segnn import SEGNN
+from ..baselines.transformer import Transformer
+from ..nbody.models import PlainNBody
+from .simulate import BODIES
+
+VELOCITIES = {"translation": embed_translation, "direction": embed_direction}
+
+
+class Mover(nn.Module):
+    """A model that adds displacements to the positions."""
+
+    def __init__(self, net: nn.Module, *, canonical_charges: bool = False) -> None:
+        super().__init__()
+        self.net, self.canonical_charges = net, canonical_charges
+
+    def forward(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+        if self.canonical_charges:
+            total = charge.sum(-1, keepdim=True)
+            charge = torch.where(total < 0, -charge, charge)
+        return position + self.displacement(charge, position, velocity)
+
+    def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class GATrMover(Mover):
+    """GATr on a point and a velocity per body; its output is read without a division.
+
+    A shift s changes a trivector with point part t and weight w to t + w s, so that t - w x stays
+    as it is if all bodies are shifted.
+    """
+
+    def __init__(self, net: GATr, velocity: str, **options: bool) -> None:
+        super().__init__(net, **options)
+        if velocity not in VELOCITIES:
+            raise ValueError(f"velocity must be one of {', '.join(VELOCITIES)}, got {velocity!r}")
+        self.embed_velocity = VELOCITIES[velocity]
+
+    def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+        body = torch.stack([embed_point(position), self.embed_velocity(velocity)], dim=-2)
+        out, _ = self.net(body, charge[..., None])
+        moved = out[..., 0, :]
+        shift: Tensor = extract_direction(moved) - moved[..., E123, None] * position
+        return shift
+
+
+class SEGNNMover(Mover):
+    def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+        return self.net(position, velocity, charge)  # type: ignore[no-any-return]
+
+
+class PlainMover(Mover):
+    """A network on the seven numbers of each body, as in the n-body experiment."""
+
+    def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+        return self.net(charge, position, velocity)[0]  # type: ignore[no-any-return]
+
+
+def gatr(
+    velocity: str = "translation", canonical_charges: bool = False, **options: Any
+) -> nn.Module:
+    inputs = dict(in_mv_channels=2, in_s_channels=1, out_s_channels=0)
+    net = GATr(preset("nbody", **{**inputs, **options}))
+    return GATrMover(net, velocity, canonical_charges=canonical_charges)
+
+
+def segnn(canonical_charges: bool = False, **options: Any) -> nn.Module:
+    return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges)
+
+
+def transformer(canonical_charges: bool = False, **options: Any) -> nn.Module:
+    net = PlainNBody(Transformer(7, 3, **options))
+    return PlainMover(net, canonical_charges=canonical_charges)
+
+
+def mlp(bodies: int = BODIES, canonical_charges: bool = False, **options: Any) -> nn.Module:
+    net = PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
+    return PlainMover(net, canonical_charges=canonical_charges)
+
+
+MODELS = {"gatr": gatr, "segnn": segnn, "transformer": transformer, "mlp": mlp}
