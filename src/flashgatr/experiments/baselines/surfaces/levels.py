@@ -104,6 +104,17 @@ class Hierarchy:
             position = coarse
         return tuple(levels)
 
+    def batch(self, position: Tensor, offsets: Tensor | None = None) -> Levels:
+        """The levels of packed surfaces: nodes (T, 3), surface b from offsets[b] to offsets[b + 1].
+
+        They are computed here, on the CPU. To use them again, keep those of each surface in
+        `PackedLevels`.
+        """
+        nodes = position.detach().cpu().numpy()
+        cuts = [] if offsets is None else offsets[1:-1].tolist()
+        surfaces = [self.build(own) for own in np.split(nodes, cuts)]
+        return PackedLevels(surfaces, position.device).batch(range(len(surfaces)))
+
 
 class PackedLevels:
     """The levels of many surfaces, one after another on a device."""
@@ -117,6 +128,12 @@ class PackedLevels:
     def batch(self, numbers: Sequence[int]) -> Levels:
         """The levels of these surfaces as one: rows are renumbered, lists do not mix."""
         return tuple(scale.batch(numbers, self._device) for scale in self._scales)
+
+
+def rows(x: Tensor, numbers: Tensor) -> Tensor:
+    """x[numbers] for numbers of any shape; where a number is -1, some row of x."""
+    found = x.index_select(0, numbers.clamp(min=0).flatten())
+    return found.view(*numbers.shape, *x.shape[1:])
 
 
 class _PackedScale(NamedTuple):
