@@ -136,6 +136,12 @@ def rows(x: Tensor, numbers: Tensor) -> Tensor:
     return found.view(*numbers.shape, *x.shape[1:])
 
 
+def shares(numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """Weights (M, K) that make a sum over lists a mean: 1 / length of the list, 0 after its end."""
+    valid = (numbers >= 0).to(dtype)
+    return valid / valid.sum(1, keepdim=True).clamp(min=1)
+
+
 class _PackedScale(NamedTuple):
     fields: dict[str, Tensor]  # the rows of all surfaces, one after another
     starts: dict[str, list[int]]  # where those of each surface begin

@@ -1,0 +1,234 @@
+"""Gauge-equivariant convolution on a surface (de Haan et al., 2021), and its nonlinearity.
+
+Features of order m are complex numbers that turn with the tangent frame, m times as fast; order 0
+is one real number. Node p receives, with u and t as in `frames` and r the rings of the kernel,
+
+    yₚ = mean over neighbours q of  ρ(u) Σᵣ wᵣ(‖q - p‖) Wᵣ ρ(ū t) x_q       W: any real matrix
+         for q = p                  V xₚ                                    V commutes with turning
+
+where ρ(u) multiplies order m by uᵐ. A map from order m to order n is z → a z + b z̄, so that
+
+    ρ(u) W ρ(ū t) z = a · uⁿ⁻ᵐ tᵐ z + b · (conjugate of u⁻ⁿ⁻ᵐ tᵐ z)
+
+The products of u, t and z are summed over the neighbours first, and a and b are applied once per
+node: for seven neighbours, a seventh of the work of the first formula.
+Shapes: N nodes, K neighbours, D = 2·order + 1 components (0, re 1, im 1, re 2, im 2), C channels,
+R rings, S samples.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ....precision import at_least_float32
+from ..checks import Linear
+from .frames import directions, powers, transports
+from .levels import rows, shares
+from .sampling import Array
+
+ORDER = 2
+"""Highest order of features."""
+
+
+def components(order: int) -> slice:
+    """Where the numbers of one order are among the components."""
+    return slice(max(2 * order - 1, 0), 2 * order + 1)
+
+
+def harmonics(order: int) -> list[int]:
+    """The powers of u that features of this order (at least 1) are summed with: those for a, by
+    the order n of the output, and those for b, from n = 1 on.
+    """
+    return [n - order for n in range(ORDER + 1)] + [-n - order for n in range(1, ORDER + 1)]
+
+
+class Neighbourhood(NamedTuple):
+    """What a convolution needs to know about the neighbours on one scale."""
+
+    linked: Tensor  # (N, K) their rows; any row where there is none
+    terms: tuple[Tensor, ...]  # per order m: (N, R·J, d·K), d numbers of order m to J sums
+    share: Tensor  # (N, 1), 1 / number of neighbours, oneself included
+    mean: Tensor  # (N, 5), mean of 1, u and u² over the neighbours, for biases
+
+
+def neighbourhood(
+    position: Tensor, frames: Tensor, linked: Tensor, radius: float, rings: int
+) -> Neighbourhood:
+    """The neighbourhoods of nodes (N, 3) with frames (N, 3, 3) and neighbours (N, K)."""
+    own = torch.arange(len(linked), device=linked.device, dtype=linked.dtype)
+    mean_of = shares(linked, position.dtype)
+    others = torch.where(linked == own[:, None], 0, mean_of)
+    offset = rows(position, linked) - position[:, None]
+    u = directions(offset, frames[:, None])
+    axes = rows(frames[:, [0, 2]], linked)
+    t = transports(axes[..., 0, :], axes[..., 1, :], frames[:, None])
+    place = offset.norm(dim=-1) * ((rings - 1) / radius)
+    ring = torch.arange(rings, device=place.device, dtype=place.dtype)
+    weight = (1 - (place[:, None] - ring[:, None]).abs()).clamp(min=0)  # (N, R, K)
+    weight = weight * others[:, None]
+    up, along = powers(u, 2 * ORDER), powers(t, ORDER)
+    plain = _parts([up[n] for n in range(ORDER + 1)])  # (N, 5, K)
+    terms = [(weight[:, :, None] * plain[:, None]).flatten(1, 2)]
+    for m in range(1, ORDER + 1):
+        turns = [along[m] * (up[k] if k >= 0 else up[-k].conj()) for k in harmonics(m)]
+        turn = torch.view_as_real(torch.stack(turns, dim=1))  # (N, J/2, K, 2)
+        c, s = turn.unbind(-1)
+        both = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], dim=2)
+        terms.append((weight[:, :, None, None, :, None] * both[:, None]).flatten(-2).flatten(1, 3))
+    mean = (plain * others[:, None]).sum(-1)
+    mean[:, 0] = 1
+    return Neighbourhood(linked.clamp(min=0), tuple(terms), mean_of.amax(1, keepdim=True), mean)
+
+
+def _parts(numbers: list[Tensor]) -> Tensor:
+    """Re 0, Re 1, Im 1, Re 2, ... of complex (N, K): (N, D, K). The imaginary part of the first,
+    which is 1, is left out.
+    """
+    parts = [numbers[0].real]
+    for z in numbers[1:]:
+        parts += [z.real, z.imag]
+    return torch.stack(parts, dim=1)
+
+
+@cache
+def kernel_basis(order: int, out_order: int) -> Array:
+    """How sums of features of one order make the output, per entry of W: (d, D, J, D).
+
+    Entry [i, o, j, k]: weight of sum j in component k of the output, if W takes component i (of
+    this order) to component o and nothing else.
+    """
+    size = 2 * out_order + 1
+    if order == 0:
+        basis = np.zeros((1, size, 2 * ORDER + 1, size))
+        basis[0, 0, 0, 0] = 1
+        for n in range(1, out_order + 1):
+            re, im = 2 * n - 1, 2 * n
+            basis[0, re, re, re] = basis[0, re, im, im] = 1  # 1·uⁿ
+            basis[0, im, re, im], basis[0, im, im, re] = 1, -1  # i·uⁿ
+        return basis
+    basis = np.zeros((2, size, 2 * len(harmonics(order)), size))
+    basis[0, 0, 0, 0] = basis[1, 0, 1, 0] = 1  # to order 0: real or imaginary part
+    for n in range(1, out_order + 1):
+        re, im = 2 * n - 1, 2 * n
+        first, second = 2 * n, 2 * (ORDER + n)  # where the sums for a and for b are
+        for i, o in np.ndindex(2, 2):
+            a = (1 if i == o else -1j if i == 1 else 1j) / 2
+            b = ((1 if i == 0 else -1) if i == o else 1j) / 2
+            entry = basis[i, re + o]
+            entry[first : first + 2, re] = a.real, -a.imag
+            entry[first : first + 2, im] = a.imag, a.real
+            entry[second : second + 2, re] = b.real, b.imag
+            entry[second : second + 2, im] = b.imag, -b.real
+    return basis
+
+
+def self_basis(in_order: int, out_order: int) -> Array:
+    """The maps that commute with turning: per order 1, and the turn by 90°: (B, D_in, D_out)."""
+    least = min(in_order, out_order)
+    basis = np.zeros((2 * least + 1, 2 * in_order + 1, 2 * out_order + 1))
+    basis[0, 0, 0] = 1
+    for n in range(1, least + 1):
+        re, im = 2 * n - 1, 2 * n
+        basis[re, re, re] = basis[re, im, im] = 1
+        basis[im, re, im], basis[im, im, re] = 1, -1
+    return basis
+
+
+class GaugeConvolution(nn.Module):
+    """Features (N, D_in, C_in) to (N, D_out, C_out). Weights and start values are those of the
+    authors' code.
+    """
+
+    own: Tensor
+    basis_0: Tensor
+
+    def __init__(
+        self, in_channels: int, out_channels: int, in_order: int, out_order: int, rings: int
+    ) -> None:
+        super().__init__()
+        size_in, size_out = 2 * in_order + 1, 2 * out_order + 1
+        self.in_order, self.out_order, self.out_channels = in_order, out_order, out_channels
+        self.weight = nn.Parameter(torch.empty(rings, in_channels, size_in, out_channels, size_out))
+        self.register_buffer("own", _tensor(self_basis(in_order, out_order)), persistent=False)
+        self.self_weight = nn.Parameter(torch.empty(len(self.own), in_channels, out_channels))
+        self.bias = nn.Parameter(torch.zeros(out_channels, size_out))
+        for m in range(in_order + 1):
+            basis = _tensor(kernel_basis(m, out_order))
+            self.register_buffer(f"basis_{m}", basis, persistent=False)
+        limit = math.sqrt(6 / (in_channels * size_in + out_channels * size_out))
+        nn.init.uniform_(self.weight, -limit, limit)
+        nn.init.uniform_(self.self_weight, -limit, limit)
+
+    def forward(self, x: Tensor, near: Neighbourhood) -> Tensor:
+        own = torch.einsum("bio,bde->dieo", self.self_weight, self.own)
+        y = (x * near.share[..., None]).flatten(1) @ own.flatten(2).flatten(0, 1)
+        bias = torch.einsum("oe,ejk->jko", self.bias, self.basis_0[0])
+        y = y + near.mean @ bias.flatten(1)
+        for m, terms in enumerate(near.terms[: self.in_order + 1]):
+            part = x[:, components(m)].contiguous()
+            found = rows(part, near.linked).flatten(1, 2)  # (N, K·d, C)
+            sums = torch.bmm(terms.to(found.dtype), found)  # (N, R·J, C)
+            y = y + sums.flatten(1) @ self._kernel(m)
+        return at_least_float32(y).view(len(x), -1, self.out_channels)
+
+    def _kernel(self, m: int) -> Tensor:
+        """The matrix (R·J·C_in, D_out·C_out) that takes the sums of order m to the output."""
+        basis = self.get_buffer(f"basis_{m}")
+        kernel = torch.einsum("rcdoe,dejk->rjcko", self.weight[:, :, components(m)], basis)
+        return kernel.flatten(3).flatten(0, 2)
+
+
+class RegularNonlinearity(nn.Module):
+    """ReLU after batch normalisation, of features as functions of an angle, at S equal steps.
+
+    With few samples it is only approximately equivariant: a frame that is turned by less than a
+    step sees other samples.
+    """
+
+    table: Tensor
+
+    def __init__(self, channels: int, order: int, samples: int) -> None:
+        super().__init__()
+        angle = 2 * math.pi * torch.arange(samples, dtype=torch.float64) / samples
+        waves = [torch.ones_like(angle)]
+        for n in range(1, order + 1):
+            waves += [math.sqrt(2) * (n * angle).cos(), math.sqrt(2) * (n * angle).sin()]
+        table = (torch.stack(waves, dim=1) / math.sqrt(samples)).float()
+        self.register_buffer("table", table, persistent=False)  # (S, D), orthonormal columns
+        self.norm = nn.BatchNorm1d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = torch.matmul(self.table, x)  # (N, S, C)
+        values = F.relu(self.norm(at_least_float32(values).flatten(0, 1))).view_as(values)
+        return torch.matmul(self.table.T, values)
+
+
+class Skip(Linear):
+    """The same mix of channels for all components; its bias is for order 0 only, because a constant
+    of higher order would depend on the frame.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.linear(x.to(self.weight.dtype), self.weight)
+        return torch.cat([y[:, :1] + self.bias, y[:, 1:]], dim=1)
+
+
+def transported(x: Tensor, t: Tensor) -> Tensor:
+    """Features (N, D, C), those of order m multiplied by tᵐ for complex t (N)."""
+    order = (x.shape[1] - 1) // 2
+    parts = [x[:, :1]]
+    for m, turn in enumerate(powers(t, order)[1:], start=1):
+        (c, s), (re, im) = (turn.real[:, None], turn.imag[:, None]), x[:, components(m)].unbind(1)
+        parts.append(torch.stack([c * re - s * im, s * re + c * im], dim=1))
+    return torch.cat(parts, dim=1)
+
+
+def _tensor(array: Array) -> Tensor:
+    return torch.from_numpy(array).float()
