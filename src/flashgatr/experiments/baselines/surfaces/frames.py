@@ -20,8 +20,10 @@ from torch import Tensor
 
 _OPPOSITE = 1e-5
 """Normals whose cosine is below this minus 1 count as opposite."""
-_LEAST = 1e-8
-"""Vectors shorter than this have no direction, relative to what they are the projection of."""
+_ABOVE = 1e-4
+"""A neighbour whose offset has a smaller tangential part than this, relative to its length, counts
+as straight above: rounding would decide on its direction.
+"""
 
 
 def tangent_frames(position: Tensor, normal: Tensor, toward: Tensor) -> Tensor:
@@ -34,7 +36,7 @@ def tangent_frames(position: Tensor, normal: Tensor, toward: Tensor) -> Tensor:
     offset = position.index_select(0, toward.clamp(min=0)) - position
     axis = F.one_hot(normal.abs().argmin(-1), 3).to(normal.dtype)
     flat = _flat(offset, normal)
-    known = (toward >= 0) & (flat.norm(dim=-1) > 1e-4 * offset.norm(dim=-1))
+    known = (toward >= 0) & (flat.norm(dim=-1) > _ABOVE * offset.norm(dim=-1))
     x = F.normalize(torch.where(known[:, None], flat, _flat(axis, normal)), dim=-1)
     return torch.stack([x, torch.linalg.cross(normal, x), normal], dim=-2)
 
@@ -49,7 +51,7 @@ def turned(frames: Tensor, angle: Tensor) -> Tensor:
 def directions(offset: Tensor, frame: Tensor) -> Tensor:
     """u (...), complex, for offsets (..., 3) in frames (..., 3, 3) that broadcast against them."""
     flat = _seen(offset, frame)
-    exists = flat.abs() > _LEAST * offset.norm(dim=-1)
+    exists = flat.abs() > _ABOVE * offset.norm(dim=-1)
     return torch.where(exists, flat / flat.abs().clamp(min=torch.finfo(offset.dtype).tiny), 0)
 
 

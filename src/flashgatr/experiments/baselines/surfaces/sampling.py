@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial import cKDTree
 
 Array: TypeAlias = npt.NDArray[Any]
 _SPARE = 4
@@ -54,6 +53,8 @@ def within(position: Array, centres: Array, radius: float, most: int) -> Array:
 
     Returns (M, K), nearest first, -1 where a list ends. K is the length of the longest list.
     """
+    from scipy.spatial import cKDTree
+
     position, centres = (np.asarray(x, np.float64) for x in (position, centres))
     pairs = cKDTree(centres).sparse_distance_matrix(
         cKDTree(position), radius, output_type="ndarray"
@@ -73,6 +74,8 @@ def nearest(position: Array, targets: Array, count: int) -> Array:
     """The `count` targets (M, 3) nearest to each node of (N, 3), nearest first: (N, count), -1 if
     there are fewer targets.
     """
+    from scipy.spatial import cKDTree
+
     position, targets = (np.asarray(x, np.float64) for x in (position, targets))
     looked = min(count + _SPARE, len(targets))
     distance, number = cKDTree(targets).query(position, k=range(1, looked + 1))
