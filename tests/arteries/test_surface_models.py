@@ -213,6 +213,13 @@ def test_levels_of_other_meshes_are_not_believed(tmp_path):
     same(with_levels(meshes(), SCALES, tmp_path), with_levels(meshes(), SCALES))
 
 
+def test_nothing_is_written_to_a_folder_that_is_marked_read_only(tmp_path):
+    tmp_path.chmod(0o555)
+    same(with_levels(meshes(), SCALES, tmp_path), with_levels(meshes(), SCALES))
+    assert not list(tmp_path.iterdir())
+    tmp_path.chmod(0o755)
+
+
 def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path, monkeypatch):
     def refuse(path, content):
         raise PermissionError(13, "Permission denied", str(path))

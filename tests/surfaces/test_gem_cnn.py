@@ -210,13 +210,13 @@ def test_surfaces_of_a_batch_do_not_mix():
     same(found, torch.cat([made(*own, SCALES.batch(own[0])) for own in surfaces]))
 
 
-def test_computing_blocks_again_changes_no_gradient():
+def test_computing_convolutions_again_changes_neither_gradients_nor_averages():
     position, normal, geodesic = surface()
     gradients = []
     for checkpoint in (False, True):
         made = net(training=True, checkpoint=checkpoint)
         made(position, normal, geodesic, SCALES.batch(position)).square().sum().backward()
-        gradients.append([p.grad for p in made.parameters()])
+        gradients.append([p.grad for p in made.parameters()] + list(made.buffers()))
     same(*gradients)
 
 

@@ -59,8 +59,10 @@ class GemBlock(nn.Module):
         samples: int,
         out_order: int = ORDER,
         last: bool = False,
+        checkpoint: bool = False,
     ) -> None:
         super().__init__()
+        self.checkpoint = checkpoint
         self.first = GaugeConvolution(in_channels, out_channels, ORDER, ORDER, rings)
         self.second = GaugeConvolution(out_channels, out_channels, ORDER, out_order, rings)
         self.inner = RegularNonlinearity(out_channels, ORDER, samples)
@@ -69,8 +71,13 @@ class GemBlock(nn.Module):
         self.skip = Skip(in_channels, out_channels) if mixes else nn.Identity()
 
     def forward(self, x: Tensor, near: Neighbourhood) -> Tensor:
-        y = self.second(self.inner(self.first(x, near)), near)
+        y = self._convolved(self.second, self.inner(self._convolved(self.first, x, near)), near)
         return self.outer(y + self.skip(x)[:, : y.shape[1]])  # type: ignore[no-any-return]
+
+    def _convolved(self, layer: nn.Module, x: Tensor, near: Neighbourhood) -> Tensor:
+        if not (self.checkpoint and torch.is_grad_enabled()):
+            return layer(x, near)  # type: ignore[no-any-return]
+        return recompute(layer, x, near, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 class GemCNN(nn.Module):
@@ -81,7 +88,7 @@ class GemCNN(nn.Module):
 
     channels: of the features of each order.  rings: of the kernels.
     samples: angles at which the nonlinearity is applied, an odd number.
-    checkpoint: compute each block again in the backward pass to save memory.
+    checkpoint: compute the convolutions again in the backward pass to save memory.
 
     >>> net, position = GemCNN(hierarchy(radii=(0.5, 0.5, 0.5)), channels=4), torch.rand(60, 3)
     >>> normal = torch.nn.functional.normalize(torch.randn(60, 3), dim=-1)
@@ -110,8 +117,8 @@ class GemCNN(nn.Module):
                 f"GEM-CNN convolves on {len(RATIOS)} scales; got {hierarchy}; make them with "
                 "gem_cnn.hierarchy"
             )
-        self.hierarchy, self.rings, self.checkpoint = hierarchy, rings, checkpoint
-        options = dict(rings=rings, samples=samples)
+        self.hierarchy, self.rings = hierarchy, rings
+        options = dict(rings=rings, samples=samples, checkpoint=checkpoint)
 
         def blocks(in_channels: int, count: int) -> list[nn.Module]:
             widths = [in_channels, *[channels] * (count - 1)]
@@ -171,10 +178,7 @@ class GemCNN(nn.Module):
     def _run(self, blocks: nn.Module, x: Tensor, near: Neighbourhood) -> Tensor:
         assert isinstance(blocks, nn.ModuleList)
         for block in blocks:
-            if self.checkpoint and torch.is_grad_enabled():
-                x = recompute(block, x, near, use_reentrant=False)
-            else:
-                x = block(x, near)
+            x = block(x, near)
         return x
 
     def __repr__(self) -> str:

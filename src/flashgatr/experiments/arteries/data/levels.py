@@ -2,7 +2,7 @@
 
 FOLDER/levels/KEY.safetensors holds those of up to 100 meshes. KEY is a hash of their positions and
 of the settings, so a file never belongs to other meshes. A file that is missing, damaged or of
-another version is made again; a folder that cannot be written to is left as it is.
+another version is made again. Nothing is written to a folder of shards that is marked read-only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ def with_levels(
     meshes: Sequence[Mesh], hierarchy: Hierarchy, folder: Path | None = None
 ) -> list[Mesh]:
     """These meshes with their levels, which are kept in a folder of shards, if one is given."""
+    if folder is not None and not _may_be_written(folder):
+        folder = None
     found: list[Levels] = []
     for start in range(0, len(meshes), TOGETHER):
         positions = [np.asarray(mesh.position) for mesh in meshes[start : start + TOGETHER]]
@@ -51,9 +53,14 @@ def _kept(positions: list[Array], hierarchy: Hierarchy, folder: Path | None) -> 
     try:
         folder.mkdir(exist_ok=True)
         files.write(path, _packed(found))
-    except OSError:  # read-only or full: the next run computes them again
+    except OSError:  # full, say: the next run computes them again
         pass
     return found
+
+
+def _may_be_written(folder: Path) -> bool:
+    """Whether a folder is there and not marked read-only, which would not stop the root user."""
+    return folder.is_dir() and bool(folder.stat().st_mode & 0o222)
 
 
 def _packed(surfaces: list[Levels]) -> bytes:

@@ -43,17 +43,27 @@ def components(order: int) -> slice:
 
 
 def harmonics(order: int) -> list[int]:
-    """The powers of u that features of this order (at least 1) are summed with: those for a, by
-    the order n of the output, and those for b, from n = 1 on.
+    """The powers of u that features of this order (at least 1) are summed with, by the order n of
+    the output that the sums are for: the one for a, and from n = 1 on the one for b.
     """
-    return [n - order for n in range(ORDER + 1)] + [-n - order for n in range(1, ORDER + 1)]
+    return [-order, *(k - order for n in range(1, ORDER + 1) for k in (n, -n))]
+
+
+def sums_for(order: int) -> list[int]:
+    """How many sums of features of one order are for each order of the output."""
+    return _sizes(ORDER) if order == 0 else [2, *[4] * ORDER]
+
+
+def _sizes(order: int) -> list[int]:
+    """The numbers of each order: 1, and then 2 each."""
+    return [1, *[2] * order]
 
 
 class Neighbourhood(NamedTuple):
     """What a convolution needs to know about the neighbours on one scale."""
 
     linked: Tensor  # (N, K) their rows; any row where there is none
-    terms: tuple[Tensor, ...]  # per order m: (N, R·J, d·K), d numbers of order m to J sums
+    terms: tuple[Tensor, ...]  # per order m: (N, J·R, d·K), d numbers of order m to J sums
     share: Tensor  # (N, 1), 1 / number of neighbours, oneself included
     mean: Tensor  # (N, 5), mean of 1, u and u² over the neighbours, for biases
 
@@ -75,13 +85,15 @@ def neighbourhood(
     weight = weight * others[:, None]
     up, along = powers(u, 2 * ORDER), powers(t, ORDER)
     plain = _parts([up[n] for n in range(ORDER + 1)])  # (N, 5, K)
-    terms = [(weight[:, :, None] * plain[:, None]).flatten(1, 2)]
+    terms = [(plain[:, :, None] * weight[:, None]).flatten(1, 2)]
     for m in range(1, ORDER + 1):
         turns = [along[m] * (up[k] if k >= 0 else up[-k].conj()) for k in harmonics(m)]
         turn = torch.view_as_real(torch.stack(turns, dim=1))  # (N, J/2, K, 2)
         c, s = turn.unbind(-1)
         both = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], dim=2)
-        terms.append((weight[:, :, None, None, :, None] * both[:, None]).flatten(-2).flatten(1, 3))
+        terms.append(
+            (both[..., None, :, :] * weight[:, None, None, ..., None]).flatten(-2).flatten(1, 3)
+        )
     mean = (plain * others[:, None]).sum(-1)
     mean[:, 0] = 1
     return Neighbourhood(linked.clamp(min=0), tuple(terms), mean_of.amax(1, keepdim=True), mean)
@@ -117,7 +129,7 @@ def kernel_basis(order: int, out_order: int) -> Array:
     basis[0, 0, 0, 0] = basis[1, 0, 1, 0] = 1  # to order 0: real or imaginary part
     for n in range(1, out_order + 1):
         re, im = 2 * n - 1, 2 * n
-        first, second = 2 * n, 2 * (ORDER + n)  # where the sums for a and for b are
+        first, second = 4 * n - 2, 4 * n  # where the sums for a and for b are
         for i, o in np.ndindex(2, 2):
             a = (1 if i == o else -1j if i == 1 else 1j) / 2
             b = ((1 if i == 0 else -1) if i == o else 1j) / 2
@@ -168,21 +180,30 @@ class GaugeConvolution(nn.Module):
 
     def forward(self, x: Tensor, near: Neighbourhood) -> Tensor:
         own = torch.einsum("bio,bde->dieo", self.self_weight, self.own)
-        y = (x * near.share[..., None]).flatten(1) @ own.flatten(2).flatten(0, 1)
         bias = torch.einsum("oe,ejk->jko", self.bias, self.basis_0[0])
+        y = (x * near.share[..., None]).flatten(1) @ own.flatten(2).flatten(0, 1)
         y = y + near.mean @ bias.flatten(1)
-        for m, terms in enumerate(near.terms[: self.in_order + 1]):
-            part = x[:, components(m)].contiguous()
-            found = rows(part, near.linked).flatten(1, 2)  # (N, K·d, C)
-            sums = torch.bmm(terms.to(found.dtype), found)  # (N, R·J, C)
-            y = y + sums.flatten(1) @ self._kernel(m)
-        return at_least_float32(y).view(len(x), -1, self.out_channels)
+        outputs = list(y.split([n * self.out_channels for n in _sizes(self.out_order)], dim=1))
+        for m, part in enumerate(x.split(_sizes(self.in_order), dim=1)):
+            found = rows(part.contiguous(), near.linked).flatten(1, 2)  # (N, K·d, C)
+            sums = torch.bmm(near.terms[m].to(found.dtype), found)  # (N, J·R, C)
+            counts = [len(self.weight) * count for count in sums_for(m)]
+            for n, (used, kernel) in enumerate(
+                zip(sums.split(counts, dim=1), self._kernels(m), strict=False)
+            ):
+                outputs[n] = outputs[n] + used.flatten(1) @ kernel
+        y = torch.cat(outputs, dim=1).unflatten(1, (-1, self.out_channels))
+        return at_least_float32(y)
 
-    def _kernel(self, m: int) -> Tensor:
-        """The matrix (R·J·C_in, D_out·C_out) that takes the sums of order m to the output."""
+    def _kernels(self, m: int) -> list[Tensor]:
+        """The matrices (J·R·C_in, d·C_out) that take sums of order m to each order of output."""
         basis = self.get_buffer(f"basis_{m}")
-        kernel = torch.einsum("rcdoe,dejk->rjcko", self.weight[:, :, components(m)], basis)
-        return kernel.flatten(3).flatten(0, 2)
+        kernel = torch.einsum("rcdoe,dejk->jrcko", self.weight[:, :, components(m)], basis)
+        parts = kernel.split(sums_for(m), dim=0)
+        return [
+            part[:, :, :, components(n)].flatten(3).flatten(0, 2)
+            for n, part in zip(range(self.out_order + 1), parts, strict=False)
+        ]
 
 
 class RegularNonlinearity(nn.Module):
