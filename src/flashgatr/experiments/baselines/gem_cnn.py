@@ -22,9 +22,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint as recompute
 
 from ...precision import full_precision
+from ...recomputation import recomputed
 from .checks import require_bool, require_count
 from .surfaces.convolution import (
     ORDER,
@@ -75,9 +75,7 @@ class GemBlock(nn.Module):
         return self.outer(y + self.skip(x)[:, : y.shape[1]])  # type: ignore[no-any-return]
 
     def _convolved(self, layer: nn.Module, x: Tensor, near: Neighbourhood) -> Tensor:
-        if not (self.checkpoint and torch.is_grad_enabled()):
-            return layer(x, near)  # type: ignore[no-any-return]
-        return recompute(layer, x, near, use_reentrant=False)  # type: ignore[no-any-return]
+        return recomputed(self.checkpoint, lambda x: layer(x, near), x)
 
 
 class GemCNN(nn.Module):
