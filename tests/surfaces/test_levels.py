@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr.experiments.baselines.surfaces.levels import Hierarchy, PackedLevels
+from flashgatr.experiments.baselines.surfaces.levels import Hierarchy, PackedLevels, by_length
 from flashgatr.experiments.baselines.surfaces.sampling import farthest_points, nearest, within
 
 from .walls import CONVOLVING, POOLING, wall
@@ -81,3 +81,21 @@ def test_wrong_settings_are_refused(changes, message):
 def test_positions_have_three_coordinates(shape):
     with pytest.raises(ValueError, match=r"expected positions \(N, 3\)"):
         POOLING.build(np.zeros(shape))
+
+
+def test_rows_by_the_lengths_of_their_lists_are_the_same_rows():
+    lists = CONVOLVING.batch(torch.from_numpy(wall(0)[0]))[0].linked
+    order, back, found, cuts = by_length(lists)
+    assert torch.equal(order[back], torch.arange(len(lists)))
+    lengths = (found >= 0).sum(1)
+    assert (lengths.diff() >= 0).all()
+    assert torch.equal(torch.where(found < 0, -1, order[found.long()])[back], lists)
+    start = 0
+    for end, width in cuts:
+        assert lengths[start:end].max() == width
+        start = end
+    assert start == len(lists)
+
+
+def test_a_single_row_is_one_part():
+    assert by_length(torch.zeros(1, 1, dtype=torch.int32)).cuts == [(1, 1)]

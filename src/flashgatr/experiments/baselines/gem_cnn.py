@@ -19,6 +19,7 @@ than 0.001 with 101. Mirror images are not recognised. Shapes as in `surfaces.co
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,7 @@ from .surfaces.convolution import (
     transported,
 )
 from .surfaces.frames import tangent_frames, transports, turned
-from .surfaces.levels import Hierarchy, Level, Levels, rows, shares
+from .surfaces.levels import ByLength, Hierarchy, Level, Levels, by_length, rows, shares
 
 RATIOS = (1.0, 0.4, 0.1)
 RADII = (0.042, 0.06, 0.8)
@@ -75,7 +76,22 @@ class GemBlock(nn.Module):
         return self.outer(y + self.skip(x)[:, : y.shape[1]])  # type: ignore[no-any-return]
 
     def _convolved(self, layer: nn.Module, x: Tensor, near: Neighbourhood) -> Tensor:
-        return recomputed(self.checkpoint, lambda x: layer(x, near), x)
+        found: Tensor = recomputed(self.checkpoint, lambda x: layer(x, near), x)
+        return found
+
+
+class Scale(NamedTuple):
+    """The neighbourhoods on one scale, for rows in the order of their numbers of neighbours."""
+
+    rows: ByLength
+    near: Neighbourhood
+
+    def run(self, blocks: nn.Module, x: Tensor) -> Tensor:
+        assert isinstance(blocks, nn.ModuleList)
+        x = x[self.rows.order]
+        for block in blocks:
+            x = block(x, self.near)
+        return x[self.rows.back]
 
 
 class GemCNN(nn.Module):
@@ -116,7 +132,7 @@ class GemCNN(nn.Module):
                 "gem_cnn.hierarchy"
             )
         self.hierarchy, self.rings = hierarchy, rings
-        options = dict(rings=rings, samples=samples, checkpoint=checkpoint)
+        options: dict[str, Any] = dict(rings=rings, samples=samples, checkpoint=checkpoint)
 
         def blocks(in_channels: int, count: int) -> list[nn.Module]:
             widths = [in_channels, *[channels] * (count - 1)]
@@ -146,38 +162,35 @@ class GemCNN(nn.Module):
             frames = tangent_frames(position, normal, _nearest(levels[0].linked))
             if gauge is not None:
                 frames = turned(frames, gauge)
-            near, moves = self._geometry(position, frames, levels)
+            scales, moves = self._geometry(position, frames, levels)
             x = seen(position, frames, geodesic, levels[0])
         features = []
         for k, blocks in enumerate(self.down):
             if k:
                 x = pooled(x, moves[k - 1], levels[k])
-            x = self._run(blocks, x, near[k])
+            x = scales[k].run(blocks, x)
             features.append(x)
         for k in (1, 0):
             x = transported(rows(x, levels[k + 1].near[:, 0]), moves[k].conj())
-            x = self._run(self.up[k], torch.cat([x, features[k]], dim=-1), near[k])
+            x = scales[k].run(self.up[k], torch.cat([x, features[k]], dim=-1))
         return (x[:, [1, 2, 0]] * frames).sum(1)
 
     def _geometry(
         self, position: Tensor, frames: Tensor, levels: Levels
-    ) -> tuple[list[Neighbourhood], list[Tensor]]:
+    ) -> tuple[list[Scale], list[Tensor]]:
         """The neighbourhoods of each scale, and the transports to the next coarser one."""
-        near, moves = [], []
+        scales, moves = [], []
         for radius, level in zip(self.hierarchy.radii, levels, strict=True):
             if level.kept is not None:
                 coarse = rows(frames, level.kept)
                 toward = rows(coarse, level.near[:, 0])
                 moves.append(transports(frames[:, 0], frames[:, 2], toward))
                 position, frames = rows(position, level.kept), coarse
-            near.append(neighbourhood(position, frames, level.linked, radius, self.rings))
-        return near, moves
-
-    def _run(self, blocks: nn.Module, x: Tensor, near: Neighbourhood) -> Tensor:
-        assert isinstance(blocks, nn.ModuleList)
-        for block in blocks:
-            x = block(x, near)
-        return x
+            own = by_length(level.linked)
+            placed = position[own.order], frames[own.order]
+            near = neighbourhood(*placed, own.lists, radius, self.rings, own.cuts)
+            scales.append(Scale(own, near))
+        return scales, moves
 
     def __repr__(self) -> str:
         parameters = sum(p.numel() for p in self.parameters())

@@ -88,7 +88,9 @@ class SetAbstraction(PointMLP):
     def forward(self, x: Tensor, position: Tensor, level: Level) -> Tensor:  # type: ignore[override]
         offset = (rows(position, level.pooled) - rows(position, level.kept)[:, None]).to(x.dtype)
         valid = level.pooled >= 0
-        first, weight = self.linears[0], self.linears[0].weight
+        first = self.linears[0]
+        assert isinstance(first, Linear)
+        weight = first.weight
         # The first map acts on [xⱼ, pⱼ - pᵢ]. Its first part needs one product per node, not one
         # per neighbour.
         own = F.linear(x.to(weight.dtype), weight[:, : x.shape[-1]])
@@ -143,7 +145,7 @@ class PointNet2(nn.Module):
             )
         for width in widths:
             require_count("widths", width)
-        self.hierarchy = hierarchy
+        self.in_channels, self.hierarchy = in_channels, hierarchy
         a, b, c, d, e = widths
         down = [
             (in_channels + 3, a, a, b), (b + 3, b, b, c), (c + 3, c, c, d), (d + 3, d, d, e),
@@ -157,8 +159,7 @@ class PointNet2(nn.Module):
         self.linear_out = Linear(c, out_channels)
 
     def forward(self, x: Tensor, position: Tensor, levels: Levels) -> Tensor:
-        channels = self.down[0].linears[0].in_features - 3
-        x = checked(x, self.linear_out.weight, (), channels)
+        x = checked(x, self.linear_out.weight, (), self.in_channels)
         places, features = [position], [x]
         for abstraction, level in zip(self.down, levels, strict=True):
             features.append(abstraction(features[-1], places[-1], level))
@@ -170,11 +171,10 @@ class PointNet2(nn.Module):
             return self.linear_out(x).to(stream_dtype(self.linear_out.weight.dtype))  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        channels = self.down[0].linears[0].in_features - 3
         parameters = sum(p.numel() for p in self.parameters())
         return (
-            f"PointNet2({channels} -> {self.linear_out.out_features}; {len(self.down)} scales, "
-            f"{parameters:,} parameters)"
+            f"PointNet2({self.in_channels} -> {self.linear_out.out_features}; {len(self.down)} "
+            f"scales, {parameters:,} parameters)"
         )
 
 

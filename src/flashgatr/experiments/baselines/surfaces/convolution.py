@@ -19,6 +19,7 @@ R rings, S samples.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -59,47 +60,74 @@ def _sizes(order: int) -> list[int]:
     return [1, *[2] * order]
 
 
+class Part(NamedTuple):
+    """Nodes n of similar numbers of neighbours, on one scale."""
+
+    linked: Tensor  # (n, K) their neighbours' rows; any row where there is none
+    terms: tuple[Tensor, ...]  # per order m: (n, J·R, d·K), d numbers of order m to J sums
+
+
 class Neighbourhood(NamedTuple):
     """What a convolution needs to know about the neighbours on one scale."""
 
-    linked: Tensor  # (N, K) their rows; any row where there is none
-    terms: tuple[Tensor, ...]  # per order m: (N, J·R, d·K), d numbers of order m to J sums
+    parts: tuple[Part, ...]  # of all nodes, in their order
     share: Tensor  # (N, 1), 1 / number of neighbours, oneself included
     mean: Tensor  # (N, 5), mean of 1, u and u² over the neighbours, for biases
 
 
 def neighbourhood(
-    position: Tensor, frames: Tensor, linked: Tensor, radius: float, rings: int
+    position: Tensor,
+    frames: Tensor,
+    linked: Tensor,
+    radius: float,
+    rings: int,
+    cuts: Sequence[tuple[int, int]] | None = None,
 ) -> Neighbourhood:
-    """The neighbourhoods of nodes (N, 3) with frames (N, 3, 3) and neighbours (N, K)."""
-    own = torch.arange(len(linked), device=linked.device, dtype=linked.dtype)
-    mean_of = shares(linked, position.dtype)
-    others = torch.where(linked == own[:, None], 0, mean_of)
-    offset = rows(position, linked) - position[:, None]
-    u = directions(offset, frames[:, None])
+    """The neighbourhoods of nodes (N, 3) with frames (N, 3, 3) and neighbours (N, K).
+
+    cuts: where parts end, and the length of their longest list (`by_length`); None: one part.
+    """
+    found = []
+    start = 0
+    for end, width in cuts or [(len(linked), linked.shape[1])]:
+        own = torch.arange(start, end, device=linked.device)
+        found.append(_part(position, frames, linked[start:end, :width], own, radius, rings))
+        start = end
+    parts, share, mean = zip(*found, strict=True)
+    return Neighbourhood(parts, torch.cat(share), torch.cat(mean))
+
+
+def _part(
+    position: Tensor, frames: Tensor, linked: Tensor, own: Tensor, radius: float, rings: int
+) -> tuple[Part, Tensor, Tensor]:
+    """The nodes with the numbers `own`, their `share` and their `mean`."""
+    share = shares(linked, position.dtype)
+    others = torch.where(linked == own[:, None], 0, share)
+    frame = frames[own, None]
+    offset = rows(position, linked) - position[own, None]
+    u = directions(offset, frame)
     axes = rows(frames[:, [0, 2]], linked)
-    t = transports(axes[..., 0, :], axes[..., 1, :], frames[:, None])
+    t = transports(axes[..., 0, :], axes[..., 1, :], frame)
     place = offset.norm(dim=-1) * ((rings - 1) / radius)
     ring = torch.arange(rings, device=place.device, dtype=place.dtype)
-    weight = (1 - (place[:, None] - ring[:, None]).abs()).clamp(min=0)  # (N, R, K)
-    weight = weight * others[:, None]
+    weight = (1 - (place[:, None] - ring[:, None]).abs()).clamp(min=0) * others[
+        :, None
+    ]  # (n, R, K)
     up, along = powers(u, 2 * ORDER), powers(t, ORDER)
-    plain = _parts([up[n] for n in range(ORDER + 1)])  # (N, 5, K)
+    plain = _real_numbers([up[n] for n in range(ORDER + 1)])  # (n, 5, K)
     terms = [(plain[:, :, None] * weight[:, None]).flatten(1, 2)]
     for m in range(1, ORDER + 1):
         turns = [along[m] * (up[k] if k >= 0 else up[-k].conj()) for k in harmonics(m)]
-        turn = torch.view_as_real(torch.stack(turns, dim=1))  # (N, J/2, K, 2)
-        c, s = turn.unbind(-1)
+        c, s = torch.view_as_real(torch.stack(turns, dim=1)).unbind(-1)  # (n, J/2, K)
         both = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], dim=2)
-        terms.append(
-            (both[..., None, :, :] * weight[:, None, None, ..., None]).flatten(-2).flatten(1, 3)
-        )
+        both = both[..., None, :, :] * weight[:, None, None, ..., None]  # (n, J/2, 2, R, K, 2)
+        terms.append(both.flatten(-2).flatten(1, 3))
     mean = (plain * others[:, None]).sum(-1)
     mean[:, 0] = 1
-    return Neighbourhood(linked.clamp(min=0), tuple(terms), mean_of.amax(1, keepdim=True), mean)
+    return Part(linked.clamp(min=0), tuple(terms)), share.amax(1, keepdim=True), mean
 
 
-def _parts(numbers: list[Tensor]) -> Tensor:
+def _real_numbers(numbers: list[Tensor]) -> Tensor:
     """Re 0, Re 1, Im 1, Re 2, ... of complex (N, K): (N, D, K). The imaginary part of the first,
     which is 1, is left out.
     """
@@ -185,8 +213,8 @@ class GaugeConvolution(nn.Module):
         y = y + near.mean @ bias.flatten(1)
         outputs = list(y.split([n * self.out_channels for n in _sizes(self.out_order)], dim=1))
         for m, part in enumerate(x.split(_sizes(self.in_order), dim=1)):
-            found = rows(part.contiguous(), near.linked).flatten(1, 2)  # (N, K·d, C)
-            sums = torch.bmm(near.terms[m].to(found.dtype), found)  # (N, J·R, C)
+            part = part.contiguous()
+            sums = torch.cat([_summed(part, own.linked, own.terms[m]) for own in near.parts])
             counts = [len(self.weight) * count for count in sums_for(m)]
             for n, (used, kernel) in enumerate(
                 zip(sums.split(counts, dim=1), self._kernels(m), strict=False)
@@ -204,6 +232,12 @@ class GaugeConvolution(nn.Module):
             part[:, :, :, components(n)].flatten(3).flatten(0, 2)
             for n, part in zip(range(self.out_order + 1), parts, strict=False)
         ]
+
+
+def _summed(x: Tensor, linked: Tensor, terms: Tensor) -> Tensor:
+    """The sums (n, J·R, C) of the features (N, d, C) of neighbours (n, K)."""
+    found = rows(x, linked).flatten(1, 2)  # (n, K·d, C)
+    return torch.bmm(terms.to(found.dtype), found)
 
 
 class RegularNonlinearity(nn.Module):

@@ -43,8 +43,8 @@ class Level(NamedTuple):
 Levels: TypeAlias = tuple[Level, ...]
 _OF_THE_FINER_SCALE = ("kept", "pooled", "members")
 """The fields whose entries are rows of the finer scale."""
-_PER_FINER_ROW = ("near",)
-"""The fields with one row per row of the finer scale."""
+_PARTS = (0.5, 0.8, 0.95, 1.0)
+"""Where `by_length` cuts the sorted rows."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Hierarchy:
         """The levels of a surface with these nodes (N, 3), as arrays."""
         if np.ndim(position) != 2 or np.shape(position)[1] != 3 or not len(position):
             raise ValueError(f"expected positions (N, 3), got {np.shape(position)}")
-        levels = []
+        levels: list[Level] = []
         for ratio, radius in zip(self.ratios, self.radii, strict=True):
             if not levels and self.convolves:
                 linked = within(position, position, radius, self.most)
@@ -140,6 +140,34 @@ def shares(numbers: Tensor, dtype: torch.dtype) -> Tensor:
     """Weights (M, K) that make a sum over lists a mean: 1 / length of the list, 0 after its end."""
     valid = (numbers >= 0).to(dtype)
     return valid / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+class ByLength(NamedTuple):
+    """Rows in the order of the lengths of their lists."""
+
+    order: Tensor  # (M,) the rows in that order
+    back: Tensor  # (M,) the inverse of `order`
+    lists: Tensor  # (M, K) the lists in that order, with its row numbers
+    cuts: list[tuple[int, int]]
+    """Where parts of rows end, and the length of the longest list of each."""
+
+
+def by_length(lists: Tensor) -> ByLength:
+    """Sort the rows of a scale by the lengths of their lists (M, K) of its own rows.
+
+    Networks compute as much for a short list as for the longest one of its part. On the artery
+    meshes, lists of 20 meshes have 7.6 entries on average and up to 26; with these cuts, networks
+    compute for 8.7.
+    """
+    count = len(lists)
+    lengths, order = (lists >= 0).sum(1).sort(stable=True)
+    back = torch.empty_like(order)
+    back[order] = torch.arange(count, device=order.device)
+    sorted_lists = lists[order]
+    sorted_lists = torch.where(sorted_lists < 0, -1, back[sorted_lists.clamp(min=0)])
+    ends = sorted({math.ceil(share * count) for share in _PARTS})
+    widths = lengths[[end - 1 for end in ends]].tolist()
+    return ByLength(order, back, sorted_lists.int(), list(zip(ends, widths, strict=True)))
 
 
 class _PackedScale(NamedTuple):
