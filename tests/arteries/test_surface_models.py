@@ -12,6 +12,7 @@ from flashgatr.experiments.arteries import EXPERIMENT, models, task
 from flashgatr.experiments.arteries.batches import pack
 from flashgatr.experiments.arteries.data import levels as kept
 from flashgatr.experiments.arteries.data.levels import with_levels
+from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.inference import predict_meshes, predicted
 from flashgatr.experiments.baselines.surfaces.levels import Hierarchy
 from flashgatr.experiments.config import ConfigError, override
@@ -72,7 +73,7 @@ def test_a_few_steps_learn(name, few):
     made = make(name, few, "data.options.loss=l1")
     optimizer = torch.optim.Adam(made.model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(20):
+    for _ in range(12):
         loss, more = made.loss(made.model, made.batch(torch.arange(6)))
         optimizer.zero_grad()
         loss.backward()
@@ -155,6 +156,13 @@ def test_a_vessel_of_ones_own_is_predicted(name, tmp_path):
     done = CliRunner().invoke(cli.application(), line)
     assert done.exit_code == 0, done.output
     assert (tmp_path / "out" / "sample_0001.vtp").is_file()
+
+
+def test_a_mesh_with_too_many_neighbours_is_refused(monkeypatch):
+    monkeypatch.setattr(models, "MOST_NEIGHBOURS", 200)
+    with pytest.raises(ArteryError, match=r"too fine for this network: .* 200 are possible"):
+        next(predict_meshes(built("gem_cnn"), [tube(0)], CPU))
+    assert next(predict_meshes(built("pointnet2"), [tube(0)], CPU)).isfinite().all()
 
 
 def meshes():

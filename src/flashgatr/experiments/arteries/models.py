@@ -31,8 +31,11 @@ from ..baselines.gem_cnn import GemCNN
 from ..baselines.pointnet2 import PointNet2
 from ..baselines.surfaces.levels import Levels
 from ..baselines.transformer import Transformer
+from .data.mesh import ArteryError
 from .unconstrained import UnconstrainedGATr
 
+MOST_NEIGHBOURS = 10_000_000
+"""Of a mesh of one's own; a published one has about 80,000 pairs."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "gatr": {},
     "gatr_no_scalars": dict(in_s_channels=0, hidden_s_channels=0),
@@ -123,6 +126,7 @@ class SurfaceModel(nn.Module):
         position = position.to(normal.dtype)
         if levels is None:
             levels = self.hierarchy.batch(position, offsets)
+            _require_few_neighbours(levels)
         if isinstance(self.net, GemCNN):
             return self.net(position, normal, geodesic, levels)  # type: ignore[no-any-return]
         return self.net(torch.cat([normal, geodesic[:, None]], -1), position, levels)  # type: ignore[no-any-return]
@@ -169,6 +173,16 @@ def gem_cnn(
 ) -> nn.Module:
     """GEM-CNN, with options of the network: channels, rings, samples, checkpoint."""
     return SurfaceModel(GemCNN(gem.hierarchy(radii, ratios, most), **options))
+
+
+def _require_few_neighbours(levels: Levels) -> None:
+    """Refuse meshes that are so fine that convolutions would need more than about 10 GB."""
+    count = sum(int((level.linked >= 0).sum()) for level in levels if level.linked is not None)
+    if count > MOST_NEIGHBOURS:
+        raise ArteryError(
+            f"the mesh is too fine for this network: {count:,} pairs of neighbours, "
+            f"{MOST_NEIGHBOURS:,} are possible; make new triangles with edges of about 0.03 cm"
+        )
 
 
 ON_SURFACES: dict[str, Callable[..., nn.Module]] = {"pointnet2": pointnet2, "gem_cnn": gem_cnn}

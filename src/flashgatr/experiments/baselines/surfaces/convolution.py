@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ....precision import at_least_float32
+from ....precision import at_least_float32, full_precision
 from ..checks import Linear
 from .frames import directions, powers, transports
 from .levels import rows, shares
@@ -63,7 +63,7 @@ def _sizes(order: int) -> list[int]:
 class Part(NamedTuple):
     """Nodes n of similar numbers of neighbours, on one scale."""
 
-    linked: Tensor  # (n, K) their neighbours' rows; any row where there is none
+    linked: Tensor  # (n·K,) their neighbours' rows; any row where there is none
     terms: tuple[Tensor, ...]  # per order m: (n, J·R, d·K), d numbers of order m to J sums
 
 
@@ -124,7 +124,7 @@ def _part(
         terms.append(both.flatten(-2).flatten(1, 3))
     mean = (plain * others[:, None]).sum(-1)
     mean[:, 0] = 1
-    return Part(linked.clamp(min=0), tuple(terms)), share.amax(1, keepdim=True), mean
+    return Part(linked.clamp(min=0).flatten(), tuple(terms)), share.amax(1, keepdim=True), mean
 
 
 def _real_numbers(numbers: list[Tensor]) -> Tensor:
@@ -219,7 +219,7 @@ class GaugeConvolution(nn.Module):
             for n, (used, kernel) in enumerate(
                 zip(sums.split(counts, dim=1), self._kernels(m), strict=False)
             ):
-                outputs[n] = outputs[n] + used.flatten(1) @ kernel
+                outputs[n] = torch.addmm(outputs[n], used.flatten(1), kernel)
         y = torch.cat(outputs, dim=1).unflatten(1, (-1, self.out_channels))
         return at_least_float32(y)
 
@@ -235,8 +235,8 @@ class GaugeConvolution(nn.Module):
 
 
 def _summed(x: Tensor, linked: Tensor, terms: Tensor) -> Tensor:
-    """The sums (n, J·R, C) of the features (N, d, C) of neighbours (n, K)."""
-    found = rows(x, linked).flatten(1, 2)  # (n, K·d, C)
+    """The sums (n, J·R, C) of the features (N, d, C) of neighbours (n·K)."""
+    found = x.index_select(0, linked).view(len(terms), -1, x.shape[-1])  # (n, K·d, C)
     return torch.bmm(terms.to(found.dtype), found)
 
 
@@ -260,9 +260,10 @@ class RegularNonlinearity(nn.Module):
         self.norm = nn.BatchNorm1d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        values = torch.matmul(self.table, x)  # (N, S, C)
-        values = F.relu(self.norm(at_least_float32(values).flatten(0, 1))).view_as(values)
-        return torch.matmul(self.table.T, values)
+        with full_precision(x.device):
+            values = torch.matmul(self.table, at_least_float32(x))  # (N, S, C)
+            values = F.relu(self.norm(values.flatten(0, 1))).view_as(values)
+            return torch.matmul(self.table.T, values)
 
 
 class Skip(Linear):
