@@ -110,9 +110,8 @@ def _part(
     t = transports(axes[..., 0, :], axes[..., 1, :], frame)
     place = offset.norm(dim=-1) * ((rings - 1) / radius)
     ring = torch.arange(rings, device=place.device, dtype=place.dtype)
-    weight = (1 - (place[:, None] - ring[:, None]).abs()).clamp(min=0) * others[
-        :, None
-    ]  # (n, R, K)
+    weight = (1 - (place[:, None] - ring[:, None]).abs()).clamp(min=0)  # (n, R, K)
+    weight = weight * others[:, None]
     up, along = powers(u, 2 * ORDER), powers(t, ORDER)
     plain = _real_numbers([up[n] for n in range(ORDER + 1)])  # (n, 5, K)
     terms = [(plain[:, :, None] * weight[:, None]).flatten(1, 2)]
