@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from flashgatr.experiments.arteries import EXPERIMENT
 from flashgatr.experiments.baselines.surfaces.levels import Hierarchy, PackedLevels, by_length
 from flashgatr.experiments.baselines.surfaces.sampling import farthest_points, nearest, within
 
@@ -99,3 +100,22 @@ def test_rows_by_the_lengths_of_their_lists_are_the_same_rows():
 
 def test_a_single_row_is_one_part():
     assert by_length(torch.zeros(1, 1, dtype=torch.int32)).cuts == [(1, 1)]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["pointnet2", "gem_cnn"])
+def test_on_a_gpu_networks_compute_and_learn_the_same(name):
+    """In float64, where rounding leaves no doubt."""
+    position, normal, geodesic = (torch.from_numpy(x) for x in wall(0))
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        small = dict(radii=[0.3, 0.5, 0.8, 1.5, 2.0]) if name == "pointnet2" else dict(channels=4)
+        model = EXPERIMENT.build(name, small).double().to(device)
+        given = [x.to(device) for x in (position, normal, geodesic)]
+        output = model(*given)
+        output.square().sum().backward()
+        found.append([output.detach().cpu(), *(p.grad.cpu() for p in model.parameters())])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-8)
