@@ -1,7 +1,5 @@
 """Batches of meshes: packed, in parts, thinned, padded and turned."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,6 +8,8 @@ from flashgatr.experiments import runs
 from flashgatr.experiments.arteries import LABEL_SCALE, task
 from flashgatr.experiments.arteries.batches import MeshPair, pack, turns
 from flashgatr.experiments.arteries.data import orientation
+from flashgatr.experiments.arteries.data.levels import with_levels
+from flashgatr.experiments.baselines.surfaces.levels import Hierarchy
 from flashgatr.experiments.config import override
 from flashgatr.train.batch import mapped
 
@@ -23,9 +23,8 @@ def test_a_batch_holds_whole_meshes_one_after_another():
     made = make("data.options.orientation=canonical")
     meshes = walls("", "train")
     batch = made.batch(torch.tensor([4, 1]))
-    position, normal, geodesic, target, mask, offsets, most, edges, neighbours = batch
-    assert edges is None
-    assert neighbours is None
+    position, normal, geodesic, target, mask, offsets, most, levels = batch
+    assert levels is None
     sizes = [meshes[4].nodes, meshes[1].nodes]
     assert made.samples == len(meshes)
     assert offsets.tolist() == [0, sizes[0], sum(sizes)]
@@ -38,22 +37,17 @@ def test_a_batch_holds_whole_meshes_one_after_another():
     np.testing.assert_allclose(target[last] * LABEL_SCALE, meshes[1].wss, rtol=1e-6)
 
 
-def test_edges_and_neighbours_of_a_mesh_are_renumbered_in_a_batch():
-    small, large = tube(0, 12), tube(1, 18)
-    small = replace(
-        small, edges=np.array([[0, 1], [1, 11]]), neighbours=np.tile([[1, -1]], (12, 1))
-    )
-    large = replace(large, edges=np.array([[0, 17]]), neighbours=np.tile([[2, 3]], (18, 1)))
-    packed = pack([small, large], CPU)
-    batch = packed.batch([1, 0])
+def test_levels_of_a_mesh_are_renumbered_in_a_batch():
+    scales = Hierarchy((0.5,), (1.0,), most=4, convolves=False)
+    small, large = with_levels([tube(0, 12), tube(1, 18)], scales)
+    batch = pack([small, large], CPU).batch([1, 0])
+    (level,) = batch.levels
     assert batch.offsets.tolist() == [0, 18, 30]
-    assert batch.edges.tolist() == [[0, 17], [18, 19], [19, 29]]
-    expected = np.concatenate([large.neighbours, np.tile([[19, -1]], (12, 1))])
-    np.testing.assert_array_equal(batch.neighbours, expected)
-    moved = batch.position[batch.edges[1:]]
-    np.testing.assert_array_equal(moved, small.position[small.edges])
-    assert mapped(torch.clone, batch).edges.tolist() == batch.edges.tolist()
-    with pytest.raises(ValueError, match="1 of 2 meshes have edges; expected all or none"):
+    own = batch.position[level.pooled[9:]]  # the large mesh keeps 9 nodes
+    np.testing.assert_array_equal(own, small.position[small.levels[0].pooled])
+    np.testing.assert_array_equal(level.near[:18], large.levels[0].near)
+    assert mapped(torch.clone, batch).levels[0].kept.tolist() == level.kept.tolist()
+    with pytest.raises(ValueError, match="1 of 2 meshes have levels; expected all or none"):
         pack([small, tube(2)], CPU)
 
 

@@ -37,7 +37,7 @@ def test_a_mesh_without_labels_that_count_is_refused(monkeypatch):
         assert make().samples
 
 
-@pytest.mark.parametrize("kind", ["mse", "relative", "epsilon"])
+@pytest.mark.parametrize("kind", ["mse", "l1", "relative", "epsilon"])
 def test_the_loss_is_the_error_on_masked_nodes(kind):
     made = make(f"data.options.loss={kind}")
     batch = made.batch(torch.tensor([0, 1, 2]))
@@ -47,6 +47,8 @@ def test_the_loss_is_the_error_on_masked_nodes(kind):
         found = made.model(*inputs, offsets, int(most))
     if kind == "mse":  # pooled over the nodes of the batch
         assert loss.item() == pytest.approx((found - target)[mask].square().mean().item())
+    elif kind == "l1":
+        assert loss.item() == pytest.approx((found - target)[mask].abs().mean().item())
     else:
         parts = zip(*(x.split(offsets.diff().tolist()) for x in (found, target, mask)), strict=True)
         errors = torch.tensor([mesh_errors(*part).epsilon for part in parts]) / 100

@@ -14,14 +14,15 @@ from flashgatr.experiments.config import override, save
 
 from . import meshfiles
 
-assert models
 SAMPLE = Path(__file__).parents[1] / "fixture" / "sample_0001.hdf5"
 SMALL = ["num_blocks=2", "hidden_mv_channels=4", "hidden_s_channels=8", "num_heads=2"]
 
 
 def make_run(folder, *changes):
     """A run with random weights."""
-    small = [] if "model.name=transformer" in changes else [f"model.options.{x}" for x in SMALL]
+    others = ("transformer", *models.ON_SURFACES)
+    is_gatr = not any(f"model.name={name}" in changes for name in others)
+    small = [f"model.options.{x}" for x in SMALL] if is_gatr else []
     config = override(runs.defaults("arteries"), [*small, "device=cpu", *changes])
     torch.manual_seed(0)
     model = table.find(config.experiment).build(config.model.name, dict(config.model.options))

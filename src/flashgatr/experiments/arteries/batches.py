@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..baselines.surfaces.levels import Levels, PackedLevels
 from . import LABEL_SCALE
-from .data.mesh import Array, Mesh
+from .data.mesh import Mesh
 
 ROUND = 256
 """Pairs are padded to a multiple of this: 18 sizes for the published 3,684 to 8,003 nodes."""
@@ -28,7 +29,7 @@ _COLUMNS = [3, 3, 1, 3, 1]
 
 
 class PackedBatch(NamedTuple):
-    """Whole meshes, one after another. `edges` and `neighbours` hold row numbers of the batch."""
+    """Whole meshes, one after another. `levels` hold row numbers of the batch."""
 
     position: Tensor  # (T, 3)
     normal: Tensor  # (T, 3)
@@ -37,8 +38,7 @@ class PackedBatch(NamedTuple):
     mask: Tensor  # (T,) bool
     offsets: Tensor  # (B + 1,)
     max_items: Tensor  # () nodes of the largest mesh; on the CPU, where it is read without waiting
-    edges: Tensor | None = None  # (E, 2)
-    neighbours: Tensor | None = None  # (T, K), -1 where a node has fewer than K
+    levels: Levels | None = None  # scales and neighbours, if the meshes have them
 
 
 class PaddedBatch(NamedTuple):
@@ -66,15 +66,14 @@ Batch: TypeAlias = PackedBatch | PaddedBatch | MeshPair
 class PackedMeshes(NamedTuple):
     """Inputs and targets of all nodes, where each mesh begins, and how many of its nodes count.
 
-    Meshes may have edges and neighbours, which packed batches then carry; padded batches do not.
+    Meshes may have levels, which packed batches then carry; padded batches do not.
     """
 
     nodes: Tensor  # (T, 11): position, normal, geodesic, target, mask
     starts: list[int]
     counted: list[int]
     begins: Tensor  # starts, on the device
-    edges: list[Tensor] | None = None  # (E, 2) per mesh, in its own node numbers
-    neighbours: list[Tensor] | None = None  # (N, K) per mesh, likewise
+    levels: PackedLevels | None = None
 
     def size(self, number: int) -> int:
         return self.starts[number + 1] - self.starts[number]
@@ -90,12 +89,8 @@ class PackedMeshes(NamedTuple):
             places = torch.arange(len(nodes), device=nodes.device)
             own = torch.bucketize(places, offsets[1:], right=True)
             matrices = turns(len(numbers), nodes.device)[own]
-        edges = neighbours = None
-        if self.edges is not None:
-            edges = torch.cat(_shifted(self.edges, numbers, sizes))
-        if self.neighbours is not None:
-            neighbours = torch.cat(_shifted(self.neighbours, numbers, sizes))
-        return PackedBatch(*_split(nodes, matrices), offsets, most, edges, neighbours)
+        levels = None if self.levels is None else self.levels.batch(numbers)
+        return PackedBatch(*_split(nodes, matrices), offsets, most, levels)
 
     def pairs(self, numbers: Sequence[int]) -> list[tuple[list[int], int]]:
         """Pairs of meshes of similar size, as indices into `numbers`, and the size to pad to.
@@ -145,27 +140,15 @@ def pack(meshes: Sequence[Mesh], device: torch.device) -> PackedMeshes:
     starts = np.cumsum([0, *map(len, rows)]).tolist()
     counted = [int(np.sum(mesh.mask)) for mesh in meshes]
     nodes = torch.from_numpy(np.concatenate(rows)).to(device)
-    edges = _of_every("edges", [mesh.edges for mesh in meshes], device)
-    neighbours = _of_every("neighbours", [mesh.neighbours for mesh in meshes], device)
     begins = torch.tensor(starts, device=device)
-    return PackedMeshes(nodes, starts, counted, begins, edges, neighbours)
+    return PackedMeshes(nodes, starts, counted, begins, _levels(meshes, device))
 
 
-def _of_every(
-    name: str, found: Sequence[Array | None], device: torch.device
-) -> list[Tensor] | None:
-    """The node numbers that every mesh has, on the device; None if no mesh has any."""
-    there = [torch.from_numpy(np.asarray(x, np.int64)).to(device) for x in found if x is not None]
-    if there and len(there) < len(found):
-        raise ValueError(f"{len(there)} of {len(found)} meshes have {name}; expected all or none")
-    return there or None
-
-
-def _shifted(own: list[Tensor], numbers: Sequence[int], sizes: Sequence[int]) -> list[Tensor]:
-    """Node numbers of these meshes as rows of a batch in which the meshes follow one another."""
-    starts = np.cumsum([0, *sizes]).tolist()
-    found = zip((own[k] for k in numbers), starts, strict=False)
-    return [torch.where(x < 0, x, x + start) for x, start in found]
+def _levels(meshes: Sequence[Mesh], device: torch.device) -> PackedLevels | None:
+    found = [mesh.levels for mesh in meshes if mesh.levels is not None]
+    if found and len(found) < len(meshes):
+        raise ValueError(f"{len(found)} of {len(meshes)} meshes have levels; expected all or none")
+    return PackedLevels(found, device) if found else None
 
 
 def _rounded(size: int) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from . import LABEL_SCALE
-from .batches import pack
+from .batches import PackedBatch, pack
 from .data.mesh import Mesh
 
 TOGETHER = 8
@@ -24,7 +24,12 @@ def predict_meshes(
         part = meshes[start : start + TOGETHER]
         batch = pack(part, device).batch(range(len(part)))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            found = model(
-                batch.position, batch.normal, batch.geodesic, batch.offsets, int(batch.max_items)
-            )
+            found = predicted(model, batch)
         yield from (LABEL_SCALE * found.float()).cpu().split([mesh.nodes for mesh in part])
+
+
+def predicted(model: nn.Module, batch: PackedBatch) -> Tensor:
+    """A model's output on packed meshes. Only networks on surfaces take levels."""
+    levels = {} if batch.levels is None else {"levels": batch.levels}
+    found: Tensor = model(*batch[:3], batch.offsets, int(batch.max_items), **levels)
+    return found

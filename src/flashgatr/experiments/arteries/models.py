@@ -3,7 +3,8 @@
     forward(position (T, 3), normal (T, 3), geodesic (T), offsets (B + 1), max_items) -> (T, 3)
 
 Meshes are packed. Without offsets, the leading axes are meshes of one size, or padded meshes with a
-mask of their valid nodes.
+mask of their valid nodes. PointNet++ and GEM-CNN take packed meshes only, or a single one. They
+convolve over neighbours, which `levels` gives, and compute them if it is left out.
 
 Reflections. Let P, N and g be the embeddings of the points, planes and scalars of a wall, and P',
 N', g those of the mirrored wall. A reflection of multivectors maps (P, N, g) to (-P', N', g). An
@@ -14,7 +15,7 @@ the two terms, so that their sum is exactly equivariant.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,9 +25,17 @@ from ... import GATr, embed_plane, embed_point, embed_scalar
 from ...algebra import NORMAL
 from ...batch import Sets
 from ...config import preset
+from ..baselines import gem_cnn as gem
+from ..baselines import pointnet2 as pointnet
+from ..baselines.gem_cnn import GemCNN
+from ..baselines.pointnet2 import PointNet2
+from ..baselines.surfaces.levels import Levels
 from ..baselines.transformer import Transformer
+from .data.mesh import ArteryError
 from .unconstrained import UnconstrainedGATr
 
+MOST_NEIGHBOURS = 10_000_000
+"""Of a mesh of one's own; a published one has about 80,000 pairs."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "gatr": {},
     "gatr_no_scalars": dict(in_s_channels=0, hidden_s_channels=0),
@@ -92,6 +101,37 @@ class TransformerArteries(nn.Module):
         return self.net(features, offsets=offsets, max_items=max_items, mask=mask)  # type: ignore[no-any-return]
 
 
+class SurfaceModel(nn.Module):
+    """A network on whole meshes, whose scales and neighbours `hierarchy` describes."""
+
+    def __init__(self, net: PointNet2 | GemCNN) -> None:
+        super().__init__()
+        self.net, self.hierarchy = net, net.hierarchy
+
+    def forward(
+        self,
+        position: Tensor,
+        normal: Tensor,
+        geodesic: Tensor,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+        mask: Tensor | None = None,
+        levels: Levels | None = None,
+    ) -> Tensor:
+        if mask is not None or position.dim() != 2:
+            raise ValueError(
+                f"expected whole meshes, packed in positions (T, 3) with offsets; got positions "
+                f"{tuple(position.shape)}{' and a mask' * (mask is not None)}"
+            )
+        position = position.to(normal.dtype)
+        if levels is None:
+            levels = self.hierarchy.batch(position, offsets)
+            _require_few_neighbours(levels)
+        if isinstance(self.net, GemCNN):
+            return self.net(position, normal, geodesic, levels)  # type: ignore[no-any-return]
+        return self.net(torch.cat([normal, geodesic[:, None]], -1), position, levels)  # type: ignore[no-any-return]
+
+
 def _variant(changes: dict[str, Any]) -> Callable[..., nn.Module]:
     def build(both_signs: bool = False, **options: Any) -> nn.Module:
         return GATrArteries(GATr(preset("arteries", **changes | options)), both_signs=both_signs)
@@ -114,8 +154,41 @@ def transformer(
     return TransformerArteries(net)
 
 
+def pointnet2(
+    radii: Sequence[float] = pointnet.RADII,
+    ratios: Sequence[float] = pointnet.RATIOS,
+    most: int = pointnet.MOST,
+    widths: Sequence[int] = pointnet.WIDTHS,
+) -> nn.Module:
+    """PointNet++ on the normal and the distance of each node."""
+    scales = pointnet.hierarchy(radii, ratios, most)
+    return SurfaceModel(PointNet2(4, 3, scales, widths))
+
+
+def gem_cnn(
+    radii: Sequence[float] = gem.RADII,
+    ratios: Sequence[float] = gem.RATIOS,
+    most: int = gem.MOST,
+    **options: Any,
+) -> nn.Module:
+    """GEM-CNN, with options of the network: channels, rings, samples, checkpoint."""
+    return SurfaceModel(GemCNN(gem.hierarchy(radii, ratios, most), **options))
+
+
+def _require_few_neighbours(levels: Levels) -> None:
+    """Refuse meshes that are so fine that convolutions would need more than about 10 GB."""
+    count = sum(int((level.linked >= 0).sum()) for level in levels if level.linked is not None)
+    if count > MOST_NEIGHBOURS:
+        raise ArteryError(
+            f"the mesh is too fine for this network: {count:,} pairs of neighbours, "
+            f"{MOST_NEIGHBOURS:,} are possible; make new triangles with edges of about 0.03 cm"
+        )
+
+
+ON_SURFACES: dict[str, Callable[..., nn.Module]] = {"pointnet2": pointnet2, "gem_cnn": gem_cnn}
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{name: _variant(changes) for name, changes in VARIANTS.items()},
     "gatr_unconstrained": unconstrained,
     "transformer": transformer,
+    **ON_SURFACES,
 }

@@ -13,17 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from ...train.settings import ConfigError, RunConfig, check_options, read_options
+from ..baselines.surfaces.levels import Hierarchy
 from ..hashing import hash_of
 from . import EXPERIMENT
 from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
+from .data.levels import with_levels
 from .data.mesh import Array, ArteryError, Mesh
 from .data.orientation import orientations, turned
 from .data.sets import DataFolder, choose, load
-from .inference import predict_meshes
+from .inference import predict_meshes, predicted
 from .metrics import MeshErrors, mesh_errors, relative_change, summarise
 
 DISTANCE = 1e3  # cm
 """How far the meshes of `test_moved` are moved: about 300 times the length of a vessel."""
+
+POOLED = ("mse", "l1")
+"""Losses that are means over the nodes of a batch, not over its meshes."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +38,17 @@ class Options:
     orientation: "random" (one fixed matrix of O(3) per mesh) or "canonical" (as published)
     division: which meshes are for training, validation and test
     augment: training meshes are rotated and mirrored at random in every step
-    loss: "mse" over the nodes of a batch, as in the paper; "relative": mean of ε² over meshes;
-        "epsilon": mean of ε
-    nodes: train on this many nodes of each mesh, drawn again in every step (0: on all nodes)
+    loss: "mse" over the nodes of a batch, as in the paper; "l1": their mean absolute error;
+        "relative": mean of ε² over meshes; "epsilon": mean of ε
+    nodes: train on this many nodes of each mesh, drawn again in every step (0: on all nodes, which
+        networks on surfaces need)
     val_limit, test_limit: use the first meshes only (0: all)
     """
 
     orientation: Literal["random", "canonical"] = "random"
     division: Literal["original", "published"] = "original"
     augment: bool = False
-    loss: Literal["mse", "relative", "epsilon"] = "mse"
+    loss: Literal["mse", "l1", "relative", "epsilon"] = "mse"
     nodes: int = 0
     val_limit: int = 0
     test_limit: int = 0
@@ -67,12 +73,29 @@ class ArteryTask:
         self.precision = config.train.precision
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        self._hierarchy: Hierarchy | None = getattr(self.model, "hierarchy", None)
+        if self._hierarchy is not None:
+            self._require_whole_meshes(config)
         self._limits = {
             "train": config.data.train_samples,
             "val": self.options.val_limit,
             "test": self.options.test_limit,
         }
         self._choose("test")  # missing test data are an error now, not after the last step
+
+    def _require_whole_meshes(self, config: RunConfig) -> None:
+        """Refuse settings that a network on surfaces has no use for."""
+        name = config.model.name
+        if self.options.nodes:
+            raise ConfigError(
+                f"{name} needs whole meshes, but data.options.nodes is {self.options.nodes}; set "
+                "it to 0"
+            )
+        if config.train.cuda_graph:
+            raise ConfigError(
+                f"{name} does not run as CUDA graphs, which take two meshes at a time: its batch "
+                "normalisation needs them all; set train.cuda_graph = false"
+            )
 
     def _choose(self, split: str) -> tuple[DataFolder, list[int]]:
         """What the folder holds, and the meshes of a set to use; an error if they are missing."""
@@ -122,7 +145,7 @@ class ArteryTask:
     def _read(self, split: str) -> list[Mesh]:
         """The meshes of a set as in the files; all of them must have labels."""
         limit = self._limits[split] or None
-        found = load(self.folder, split, limit=limit, division=self.options.division)
+        found = self._linked(load(self.folder, split, limit=limit, division=self.options.division))
         for mesh in found:
             if mesh.wss is None or not np.any(np.asarray(mesh.wss)[np.asarray(mesh.mask)]):
                 raise ArteryError(
@@ -131,6 +154,14 @@ class ArteryTask:
                     "count; take it out of the data"
                 )
         return found
+
+    def _linked(self, meshes: list[Mesh], *, keep: bool = True) -> list[Mesh]:
+        """These meshes with scales and neighbours, if the model wants them. They are computed
+        before the meshes are turned; `keep` writes them beside the data.
+        """
+        if self._hierarchy is None:
+            return meshes
+        return with_levels(meshes, self._hierarchy, self.folder if keep else None)
 
     def _oriented(self, meshes: Sequence[Mesh]) -> list[Mesh]:
         matrices = orientations(meshes, self.options.orientation)
@@ -174,7 +205,7 @@ class ArteryTask:
         """The weight of each mesh in the loss: its masked nodes, or how many are drawn on
         average.
         """
-        if self.options.loss != "mse":
+        if self.options.loss not in POOLED:
             return [1.0] * len(indices)
         counted, nodes = self._train.counted, self.options.nodes
         return [counted[k] * (nodes / self.size(k) if nodes else 1.0) for k in indices.tolist()]
@@ -182,15 +213,20 @@ class ArteryTask:
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(batch, MeshPair):
             batch = self._train.padded(batch)
-        inputs, target, mask = batch[:3], batch.target, batch.mask
+        target, mask = batch.target, batch.mask
         if isinstance(batch, PackedBatch):
-            prediction = model(*inputs, batch.offsets, int(batch.max_items))
+            prediction = predicted(model, batch)
         else:
-            prediction = model(*inputs, mask=batch.valid)
-        squared = (prediction.float() - target).square().sum(-1) * mask
+            prediction = model(*batch[:3], mask=batch.valid)
+        difference = prediction.float() - target
+        squared = difference.square().sum(-1) * mask
         pooled = squared.sum() / (3 * mask.sum())
         if self.options.loss == "mse":
             return pooled, {}
+        if self.options.loss == "l1":
+            return (difference.abs().sum(-1) * mask).sum() / (3 * mask.sum()), {
+                "mse": pooled.detach()
+            }
         sizes = target.square().sum(-1) * mask
         if isinstance(batch, PackedBatch):
             error, size = (
@@ -238,6 +274,7 @@ class ArteryTask:
         for name, mirror in (("test_moved", False), ("test_mirrored", True)):
             moves = _moves(len(test), mirror)
             moved = [_moved(mesh, *move) for mesh, move in zip(test, moves, strict=True)]
+            moved = self._linked(moved, keep=False)  # rounding may change who is near
             found = summarise(_errors(self.predictions(model, moved), moved))
             changes = [
                 relative_change(y.double() @ torch.from_numpy(matrix), before)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from ...baselines.surfaces.levels import Levels
 
 Array: TypeAlias = npt.NDArray[Any]
 THIN = 1e-12
@@ -30,8 +33,7 @@ class Mesh:
     inlet_diameter: float
     wss: Array | None = None  # (N, 3) float32, dyn/cm²
     face: Array | None = None  # (M, 3) int64
-    edges: Array | None = None  # (E, 2) int64, node numbers
-    neighbours: Array | None = None  # (N, K) int64, node numbers; -1 where there are fewer than K
+    levels: Levels | None = None  # scales and neighbours, for the networks that use them
 
     @property
     def nodes(self) -> int:

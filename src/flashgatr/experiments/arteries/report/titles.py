@@ -15,6 +15,8 @@ paper's data.</strong> Errors on them cannot be compared with the paper's number
 MODELS = {
     "gatr": "GATr",
     "transformer": "Transformer",
+    "pointnet2": "PointNet++",
+    "gem_cnn": "GEM-CNN",
     "gatr_no_scalars": "GATr without scalars",
     "gatr_unconstrained": "GATr with any linear maps",
     "gatr_narrow": "GATr, less wide",

@@ -117,8 +117,7 @@ def part(mesh: Mesh, keep: Array) -> Mesh:
         mask=mesh.mask[keep],
         wss=None if mesh.wss is None else mesh.wss[keep],
         face=kept_faces(mesh.face, keep),
-        edges=None,
-        neighbours=None,
+        levels=None,
     )
 
 

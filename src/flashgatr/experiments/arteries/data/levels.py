@@ -1,0 +1,101 @@
+"""Scales and neighbours of meshes, computed once and kept beside the shards.
+
+FOLDER/levels/KEY.safetensors holds those of up to 100 meshes. KEY is a hash of their positions and
+of the settings, so a file never belongs to other meshes. A file that is missing, damaged or of
+another version is made again. Nothing is written to a folder of shards that is marked read-only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import numpy as np
+
+from ....io import files
+from ...baselines.surfaces.levels import Hierarchy, Level, Levels
+from ...hashing import hash_of
+from .mesh import Array, Mesh
+
+FOLDER = "levels"
+FORMAT = 1
+KEY = "levels"  # of our entry in the metadata
+TOGETHER = 100
+"""Meshes per file."""
+
+
+def with_levels(
+    meshes: Sequence[Mesh], hierarchy: Hierarchy, folder: Path | None = None
+) -> list[Mesh]:
+    """These meshes with their levels, which are kept in a folder of shards, if one is given."""
+    if folder is not None and not _may_be_written(folder):
+        folder = None
+    found: list[Levels] = []
+    for start in range(0, len(meshes), TOGETHER):
+        positions = [np.asarray(mesh.position) for mesh in meshes[start : start + TOGETHER]]
+        found += _kept(positions, hierarchy, None if folder is None else folder / FOLDER)
+    return [replace(mesh, levels=own) for mesh, own in zip(meshes, found, strict=True)]
+
+
+def _kept(positions: list[Array], hierarchy: Hierarchy, folder: Path | None) -> list[Levels]:
+    """The levels of a few meshes: from their file, or made now and written."""
+    if folder is None:
+        return [hierarchy.build(own) for own in positions]
+    settings = f"{FORMAT} {sorted(asdict(hierarchy).items())}"
+    key = hashlib.sha256(f"{settings} {hash_of(positions)}".encode()).hexdigest()[:32]
+    path = folder / f"{key}.safetensors"
+    try:
+        return _read(path, len(hierarchy.ratios), [len(own) for own in positions])
+    except (OSError, ValueError, TypeError, IndexError):  # absent or damaged
+        found = [hierarchy.build(own) for own in positions]
+    try:
+        folder.mkdir(exist_ok=True)
+        files.write(path, _packed(found))
+    except OSError:  # full, say: the next run computes them again
+        pass
+    return found
+
+
+def _may_be_written(folder: Path) -> bool:
+    """Whether a folder is there and not marked read-only, which would not stop the root user."""
+    return folder.is_dir() and bool(folder.stat().st_mode & 0o222)
+
+
+def _packed(surfaces: list[Levels]) -> bytes:
+    """Arrays named MESH.SCALE.FIELD."""
+    arrays = {
+        f"{mesh}.{scale}.{field}": x
+        for mesh, levels in enumerate(surfaces)
+        for scale, level in enumerate(levels)
+        for field, x in level._asdict().items()
+        if x is not None
+    }
+    return files.pack_arrays(KEY, {"format": FORMAT}, dict(sorted(arrays.items())))[0]
+
+
+def _read(path: Path, scales: int, nodes: list[int]) -> list[Levels]:
+    """The levels in a file; an error if they are damaged or not those of these meshes."""
+    header, stored = files.unpack_arrays(files.read(path), KEY, FORMAT, {})
+    files.require_digest(header, dict(sorted(stored.items())))
+    parts: list[list[dict[str, Array]]] = [[{} for _ in range(scales)] for _ in nodes]
+    for name, x in stored.items():
+        mesh, scale, field = name.split(".")
+        own = np.frombuffer(x.data, "<i4").reshape(x.shape)
+        parts[int(mesh)][int(scale)][field] = own
+    found = [tuple(Level(**fields) for fields in own) for own in parts]
+    for levels, count in zip(found, nodes, strict=True):
+        _require_rows(levels, count)
+    return found
+
+
+def _require_rows(levels: Levels, nodes: int) -> None:
+    """Refuse entries that are no rows of their scale."""
+    finer = nodes
+    for level in levels:
+        for name, x in level._asdict().items():
+            limit = level.rows if name in ("near", "linked") else finer
+            if x is not None and x.size and not (x.min() >= -1 and x.max() < limit):
+                raise files.FileError(f"{name} has entries outside of 0 to {limit - 1}")
+        finer = level.rows
