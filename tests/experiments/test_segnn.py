@@ -9,12 +9,9 @@ from flashgatr.experiments.baselines.segnn import PairLinear, balanced_channels
 from flashgatr.experiments.baselines.steerable import (
     Couplings,
     SteerableLinear,
-    coupling,
     find_paths,
     gate,
     gated_channels,
-    harmonics,
-    unit,
 )
 from flashgatr.experiments.nbody import EXPERIMENT as NBODY
 
@@ -166,16 +163,6 @@ def test_a_body_alone_at_rest_or_on_top_of_another_is_no_exception(options):
     _assert_same(net(position @ turn, velocity @ turn, charge), out @ turn)
 
 
-def test_the_zero_vector_has_no_harmonics():
-    vectors = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
-    lengths, directions = unit(vectors)
-    found = harmonics(directions, 3)
-    assert not lengths.any()
-    assert not found.any()
-    (lengths.sum() + found.sum()).backward()
-    assert not vectors.grad.any()
-
-
 def test_not_a_number_in_padding_reaches_no_gradient():
     for options in VARIANTS:
         net, bodies = _net(**options), _bodies(2, 5)
@@ -315,20 +302,6 @@ def _e3nn_gate(channels, degree):
     gated = o3.Irreps(_irreps([0, *[channels] * degree]))
     scalars, gates = f"{channels}x0e", f"{channels * degree}x0e"
     return nn.Gate(scalars, [torch.nn.SiLU()], gates, [torch.sigmoid], gated).double()
-
-
-@pytest.mark.parametrize("path", find_paths(3, 3, 3), ids=str)
-def test_couplings_are_wigners(path):
-    wigner_3j = pytest.importorskip("e3nn.o3").wigner_3j
-    scale = (2 * path[2] + 1) ** 0.5
-    _assert_same(coupling(path), scale * wigner_3j(*path, dtype=torch.float64))
-
-
-def test_harmonics_are_e3nns():
-    o3 = pytest.importorskip("e3nn.o3")
-    vectors = torch.randn(7, 3, dtype=torch.float64)
-    expected = o3.spherical_harmonics([1, 2, 3, 4], vectors, True, "integral")
-    _assert_same(harmonics(unit(vectors)[1], 4), expected)
 
 
 @pytest.mark.usefixtures("_scales_of_e3nn")

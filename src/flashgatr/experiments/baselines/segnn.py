@@ -29,9 +29,8 @@ from .steerable import (
     find_paths,
     gate,
     gated_channels,
-    harmonics,
-    unit,
 )
+from .wigner import SphericalHarmonics, length
 
 NORMS = ("none", "instance")
 _NORM_EPSILON = 1e-5
@@ -205,6 +204,7 @@ class SEGNN(nn.Module):
         self.degree, self.attribute_degree, self.k = degree, attribute_degree, k
         self.charge_as_node_scalar = charge_as_node_scalar
         self.couplings = Couplings(degree, attribute_degree)
+        self.harmonics = SphericalHarmonics(attribute_degree)
         channels = balanced_channels(hidden_channels, degree, attribute_degree)
         hidden = [channels] * (degree + 1)
         self.linear_in = SteerableLinear((1 + charge_as_node_scalar, 2), hidden, attribute_degree)
@@ -248,8 +248,8 @@ class SEGNN(nn.Module):
             position, velocity, charge = sets.keep(bodies).split([3, 3, 1], dim=-1)
             position = sets.keep(position - sets.spread(sets.mean(position)))
             neighbours = find_neighbours(position, mask, self.k)
-            speed, heading = unit(velocity)
-            scalars, pairs, items = self._attributes(position, heading, charge, neighbours)
+            scalars, pairs, items = self._attributes(position, velocity, charge, neighbours)
+            speed = length(velocity)
             numbers = torch.cat([speed, charge], dim=-1) if self.charge_as_node_scalar else speed
             vectors = torch.stack([position, velocity], dim=-1)
             x = self.linear_in((numbers.flatten(0, 1)[:, None], vectors.flatten(0, 1)), items)
@@ -262,16 +262,16 @@ class SEGNN(nn.Module):
         return sets.keep(out.reshape(*sets.shape, 3))
 
     def _attributes(
-        self, position: Tensor, heading: Tensor, charge: Tensor, neighbours: Neighbours
+        self, position: Tensor, velocity: Tensor, charge: Tensor, neighbours: Neighbours
     ) -> tuple[Tensor, Steering, Steering]:
         """Scalars of the pairs, and the attributes of pairs and of items."""
         relative = neighbours.of_senders(position) - position.unsqueeze(2)  # (B, N, K, 3)
-        distance, direction = unit(relative)
+        distance = length(relative)
         product = neighbours.of_senders(charge) * charge.unsqueeze(2)
         scalars = torch.cat([distance, product.expand_as(distance)], dim=-1).flatten(0, 2)
-        of_pairs = harmonics(direction, self.attribute_degree).flatten(0, 2)
+        of_pairs = self.harmonics(relative)[..., 1:].flatten(0, 2)
         number = neighbours.valid.sum(-1).clamp(min=1).reshape(-1, 1)
-        of_items = harmonics(heading, self.attribute_degree).flatten(0, 1)
+        of_items = self.harmonics(velocity)[..., 1:].flatten(0, 1)
         of_items = of_items + neighbours.sum(of_pairs) / number
         return (
             scalars,

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -27,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...constants import constant
+from .wigner import wigner_3j
 
 Features = tuple[Tensor, ...]
 """One tensor (E, 2l + 1, C_l) per degree l = 0, 1, ..."""
@@ -47,73 +47,6 @@ def find_paths(in_degree: int, attribute_degree: int, out_degree: int) -> list[P
         for l2 in range(abs(l1 - l3), min(l1 + l3, attribute_degree) + 1)
         if (l1 + l2 + l3) % 2 == 0
     ]
-
-
-def unit(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Lengths (..., 1) and directions (..., 3); both are zero for the zero vector, and so are their
-    gradients there.
-    """
-    squares = vectors.square().sum(-1, keepdim=True)
-    positive = squares > 0
-    inverse = torch.where(positive, torch.where(positive, squares, 1).rsqrt(), 0)
-    return squares * inverse, vectors * inverse
-
-
-def harmonics(directions: Tensor, degree: int) -> Tensor:
-    """Real spherical harmonics of degrees 1 to `degree`: (..., 3) to (..., (degree + 1)² - 1).
-
-    Orthonormal on the sphere; y is the polar axis, so that degree 1 is √(3/4π) (x, y, z). They are
-    homogeneous polynomials, and all are zero for the zero vector.
-    """
-    parts = [math.sqrt(3 / (4 * math.pi)) * directions]
-    if degree == 1:
-        return parts[0]
-    x, y, z = directions.split(1, dim=-1)
-    square = directions.square().sum(-1, keepdim=True)
-    cosines, sines = [torch.ones_like(x)], [torch.zeros_like(x)]  # real and imaginary (z + ix)^m
-    legendre: dict[tuple[int, int], Tensor] = {}  # of degree n and order m, over sin^m
-    for n in range(degree + 1):
-        if n:
-            c, s = cosines[-1], sines[-1]
-            cosines.append(c * z - s * x)
-            sines.append(c * x + s * z)
-        legendre[n, n] = torch.full_like(x, math.prod(range(1, 2 * n, 2)))
-        for m in range(n):
-            below = legendre[n - 2, m] * square if n - 2 >= m else 0.0
-            legendre[n, m] = ((2 * n - 1) * y * legendre[n - 1, m] - (n + m - 1) * below) / (n - m)
-        if n > 1:
-            parts += [_norm(n, m) * legendre[n, m] * sines[m] for m in range(n, 0, -1)]
-            parts += [_norm(n, m) * legendre[n, m] * cosines[m] for m in range(n + 1)]
-    return torch.cat(parts, dim=-1)
-
-
-def _norm(n: int, m: int) -> float:
-    factor = math.factorial(n - m) / math.factorial(n + m) * (2 if m else 1)
-    return math.sqrt((2 * n + 1) / (4 * math.pi) * factor)
-
-
-@cache
-def coupling(path: Path) -> Tensor:
-    """The invariant tensor (2l1 + 1, 2l2 + 1, 2l3 + 1) of norm √(2l3 + 1), in float64.
-
-    It is the integral of three harmonics over the sphere, normalised. A product rule of sufficient
-    degree is exact for these polynomials.
-    """
-    import numpy as np
-
-    degree = sum(path)
-    nodes, weights = np.polynomial.legendre.leggauss(degree // 2 + 1)
-    with torch.device("cpu"):  # networks may be built on another device, or on "meta"
-        angles = 2 * math.pi / (degree + 1) * torch.arange(degree + 1, dtype=torch.float64)
-        y = torch.from_numpy(nodes)[:, None].expand(-1, degree + 1)
-        r = (1 - y.square()).sqrt()
-        points = torch.stack([r * angles.sin(), y, r * angles.cos()], dim=-1).flatten(0, 1)
-        values = F.pad(harmonics(points, max(1, *path)), (1, 0), value=_norm(0, 0))
-        first, second, third = (values[:, n * n : (n + 1) ** 2] for n in path)
-        weight = torch.from_numpy(weights).repeat_interleave(degree + 1)
-        found = torch.einsum("n,na,nb,nc->abc", weight, first, second, third)
-        scale: Tensor = math.sqrt(2 * path[2] + 1) / found.norm()
-        return scale * found
 
 
 class Steering(NamedTuple):
@@ -138,7 +71,7 @@ class Couplings:
         blocks = []
         for path in self.paths:
             before, after = path[1] ** 2 - 1, (attribute_degree + 1) ** 2 - (path[1] + 1) ** 2
-            block = coupling(path).permute(1, 2, 0).flatten(1)
+            block = math.sqrt(2 * path[2] + 1) * wigner_3j(*path).permute(1, 2, 0).flatten(1)
             blocks.append(F.pad(block, (0, 0, before, after)))
         self.table = tuple(map(tuple, torch.cat(blocks, dim=1).tolist()))
 
