@@ -270,6 +270,13 @@ def test_processes_make_the_same_files_and_one_that_dies_takes_only_its_sample(
     assert errors == ["not prepared", "not prepared", died, "not prepared"]
 
 
+def test_every_fifty_samples_are_worth_a_process(monkeypatch):
+    monkeypatch.setattr(preparation.os, "cpu_count", lambda: 8)
+    wanted = {0: 1, 49: 1, 99: 1, 100: 2, 150: 3, 10_000: 8}
+    assert {count: preparation._workers(None, count) for count in wanted} == wanted
+    assert preparation._workers(3, 10) == 3
+
+
 def test_the_raw_totals_are_kept_and_verified(source, folder, monkeypatch):
     raws = [read_raw(source, f"sample_{k:04d}") for k in NUMBERS]
     nodes = [raw.nodes for raw in raws]
