@@ -6,7 +6,7 @@ import pytest
 
 from flashgatr.experiments import report
 from flashgatr.experiments.nbody.report import data_efficiency, trajectories
-from flashgatr.experiments.nbody.report.titles import DASHES, DOTS
+from flashgatr.experiments.nbody.report.titles import CAPTIONS, DASHES, DOTS
 from flashgatr.experiments.report import learning_curves, markup
 from flashgatr.train import fingerprint
 from flashgatr.train.settings import DataConfig, ModelConfig, RunConfig, TrainConfig, save
@@ -54,6 +54,16 @@ def test_dashes_are_explained_where_they_are_drawn(samples, drawn, tmp_path):
     page = write(tmp_path)[1]
     assert (markup.escape(DASHES) in page) == drawn
     assert markup.escape(DOTS) not in page  # the data are gone
+
+
+def test_every_picture_has_its_own_caption(tmp_path, monkeypatch):
+    monkeypatch.setattr(trajectories, "scenes", lambda *_: [])
+    fake(tmp_path / "a", samples=100)
+    (tmp_path / "a" / "log.jsonl").write_text("")
+    page = write(tmp_path)[1]
+    for name, caption in CAPTIONS.items():
+        figure = page[page.index(f'alt="{name}"') :]
+        assert f"<figcaption>{markup.escape(caption)}</figcaption>" in figure[:600]
 
 
 def test_dots_are_explained_where_they_are_drawn(tmp_path):
