@@ -320,27 +320,6 @@ def test_a_wall_is_seen_from_its_side_wherever_it_is():
     assert 0.2 < (towards > 0).mean() < 0.8
 
 
-def test_maps_show_stress_and_errors_of_the_shown_side(monkeypatch):
-    figures = []
-    monkeypatch.setattr(plots, "png", lambda figure: figures.append(figure) or b"a picture")
-    mesh = tube(3, 120, faces=True)
-    wall_maps.maps([Wall("a wall", mesh, {"GATr": 0.5 * mesh.wss})], ["GATr"])
-    panels = [ax for ax in figures[0].axes if ax.get_title(loc="left") or ax.get_title()]
-    assert len(panels) == 3
-    painted = [ax.collections[0] for ax in panels]
-    true, found, error = (x.get_array() for x in painted)
-    sizes = np.linalg.norm(mesh.wss, axis=1)[mesh.mask]
-    inside = np.isfinite(np.ma.filled(true.astype(float), np.nan))
-    assert 0.3 < inside.mean() < 1
-    assert np.allclose(found[inside], true[inside] / 2, rtol=1e-5)
-    assert np.allclose(error[inside], true[inside] / 2, rtol=1e-5)
-    assert [x.get_clim() for x in painted] == [
-        (0.0, pytest.approx(most)) for most in (sizes.max(), sizes.max(), sizes.max() / 4)
-    ]
-    assert [x.get_cmap().name for x in painted] == ["viridis", "viridis", "magma"]
-    assert len(true) < 0.75 * len(mesh.face)  # the other side is hidden
-
-
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("arteries_*.toml")), ids=lambda p: p.stem)
 def test_every_recipe_makes_runs(recipe, tmp_path, monkeypatch):
     planned = sweep.plan(recipe, tmp_path)

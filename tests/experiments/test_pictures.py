@@ -1,4 +1,4 @@
-"""Pictures show the numbers they are given, where they belong."""
+"""Limits, labels, references and marks of pictures; `test_drawn_data` is about what they draw."""
 
 import math
 
@@ -171,17 +171,6 @@ def test_artery_errors_are_drawn_beside_the_papers(figures):
     assert [mark.get_markerfacecolor() for mark in marks] == [plots.GREY, "white"]
     assert [text.get_text() for text in figures[0].axes[0].texts] == ["GATr"]
     assert not figures[1].axes[0].texts
-
-
-def test_histograms_count_every_mesh(figures):
-    errors.histograms({"GATr": [1.0, 1.1, 8.0], "Transformer": [10.0]}, LABELS)
-    for ax, (count, mean, color) in zip(
-        figures[0].axes, ((3, 10.1 / 3, BLUE), (1, 10.0, ORANGE)), strict=True
-    ):
-        heights = [bar.get_height() for bar in ax.patches]
-        assert (len(heights), sum(heights)) == (30, count)
-        assert ax.patches[-1].get_x() + ax.patches[-1].get_width() == pytest.approx(10.01)
-        assert lines(ax, color)[0] == [[mean, 0.0], [mean, 1.0]]
 
 
 def test_scaling_is_drawn_with_its_ratios(figures):

@@ -42,8 +42,11 @@ def test_a_block_hides_what_is_below_it():
     assert share(picture, shapes.COLORS[0]).sum() < 5
 
 
-def test_shadows_have_no_holes_and_fall_away_from_the_light():
-    box = shapes.box(np.array([0, 0, 0.2]), np.eye(3), np.array([0.1, 0.2, 0.1]), np.ones(3))
+@pytest.mark.parametrize("turn", [0.0, -0.6, 0.9, 2.2])
+def test_shadows_have_no_holes_and_fall_away_from_the_light(turn):
+    c, s = np.cos(turn), np.sin(turn)
+    axes = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    box = shapes.box(np.array([0, 0, 0.3]), axes, np.array([0.1, 0.1, 0.25]), np.ones(3))
     image = Image.new("RGB", SIZE)
     render._paint_shadow(ImageDraw.Draw(image), box, SIZE, ABOVE)
     found = np.array(image).any(-1)
