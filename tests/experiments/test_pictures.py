@@ -173,6 +173,30 @@ def test_artery_errors_are_drawn_beside_the_papers(figures):
     assert not figures[1].axes[0].texts
 
 
+def test_histograms_share_their_bins(figures):
+    errors.histograms({"GATr": [1.0, 1.1], "Transformer": [10.0]}, LABELS)
+    for ax in figures[0].axes:
+        assert len(ax.patches) == 30
+        assert ax.patches[-1].get_x() + ax.patches[-1].get_width() == pytest.approx(10.01)
+
+
+def test_short_axes_have_plain_ticks(figures):
+    for limits, expected in (((1.0, 9.0), (1, 2, 3, 5, 7)), ((20.0, 60.0), (20, 30, 50))):
+        _, (ax,) = plots.panels(1, (3, 3))
+        ax.set(yscale="log", ylim=limits)
+        plots.plain_ticks(ax)
+        assert ax.get_ylim() == limits
+        ticks = [y for y in ax.get_yticks() if limits[0] <= y <= limits[1]]
+        assert ticks == pytest.approx(expected)
+        shown = [ax.yaxis.get_major_formatter()(y) for y in ticks]
+        assert shown == [str(y) for y in expected]
+    _, (ax,) = plots.panels(1, (3, 3))
+    ax.set(yscale="log", ylim=(1e8, 1e8 + 1))
+    ax.get_yticks = lambda: [1e8]  # one tick: the axis is extended
+    plots.plain_ticks(ax)
+    assert ax.get_ylim() == pytest.approx((0.5e8, 2e8))
+
+
 def test_scaling_is_drawn_with_its_ratios(figures):
     points = {
         "time": {"GATr, width factor 1": [(16, 3.0), (64, 4.0)], "Transformer": [(16, 2.0)]},

@@ -1,6 +1,7 @@
 """The `flashgatr` command."""
 
 import importlib.metadata
+import inspect
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import flashgatr
-from flashgatr.experiments import cli, demo, doctor, runs
+from flashgatr.experiments import cli, demo, doctor, runs, table
 from flashgatr.experiments.cli import presets
 from flashgatr.experiments.nbody import EXPERIMENT, data
 from flashgatr.experiments.nbody.metrics import summarise, system_errors
@@ -55,6 +56,37 @@ def test_the_command_is_installed(monkeypatch, capsys):
         command.load()()
     assert not stop.value.code
     assert capsys.readouterr().out == f"flashgatr {flashgatr.__version__}\n"
+
+
+def _options(function):
+    """The defaults of a command's options; options without one are left out."""
+    found = {name: x.default for name, x in inspect.signature(function).parameters.items()}
+    return {k: x for k, x in found.items() if not (x is None or x is inspect.Parameter.empty)}
+
+
+def test_options_have_the_known_defaults():
+    for (name, kind), expected in {
+        ("nbody", "data"): dict(
+            folder=Path("data/nbody"), train=100_000, others=5_000, seed=0, preset="released",
+            workers=0,
+        ),
+        ("arteries", "data"): dict(
+            folder=Path("data/arteries"), division="original", verify=False, synthetic=0,
+            spatial=False, workers=0,
+        ),
+        ("arteries", "predict"): dict(
+            out=Path("predictions"), both_signs=False, inlet="auto", scale="auto",
+            extensions="auto", reference="wss_reference",
+        ),
+        ("kuka", "data"): dict(
+            folder=Path("data/kuka"), demonstrations=11_000, seed=0, diversity=0.5, start="bent",
+            workers=0,
+        ),
+        ("kuka", "predict"): dict(
+            seed=0, turned=False, engine="mujoco", out=Path("predictions")
+        ),
+    }.items():  # fmt: skip
+        assert _options(table.find(name).get(kind)) == expected
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])

@@ -40,12 +40,16 @@ CPU = torch.device("cpu")
 def once(monkeypatch):
     """Every step runs once; the first of several takes 1 ms, the second 2 ms, and so on."""
 
-    def in_turn(steps, device, **_):
+    asked = []
+
+    def in_turn(steps, device, **options):
+        asked.append(options)
         for step in steps:
             step()
         return [[float(number)] * 3 for number in range(1, len(steps) + 1)]
 
     monkeypatch.setattr(timing, "in_turn", in_turn)
+    return asked
 
 
 @pytest.fixture
@@ -292,7 +296,9 @@ def test_n_body_steps_run_in_every_way(stand_in, monkeypatch, capsys):
     monkeypatch.setattr(timing, "pick_device", lambda: CPU)
     capsys.readouterr()
     nbody_step.run()
-    assert len(printed(capsys, "nbody-step")) == 5
+    out = capsys.readouterr().out
+    assert out.count("nbody-step: ") == 5
+    assert "nbody-step on " in out  # the head of the table
 
 
 def test_an_n_body_step_updates_the_weights_unless_it_has_no_optimizer(once):
@@ -341,6 +347,7 @@ def test_latency_is_of_one_system_with_one_thread_and_with_two(once, monkeypatch
     assert cases("inference-latency", *keys) == [
         (model, 1, 4, "float32", threads) for model in ("gatr", "transformer") for threads in (1, 2)
     ]
+    assert once == [{"repeats": 50}] * 4
     (results.FOLDER / "inference-latency.jsonl").unlink()
     monkeypatch.setattr(timing, "pick_device", lambda: torch.device("cuda"))
     seen = stand_in(inference_latency, "measure")
@@ -353,6 +360,7 @@ def test_latency_is_of_one_system_with_one_thread_and_with_two(once, monkeypatch
 
 def test_the_two_models_of_the_cpu_step_take_turns(once):
     assert cpu_step.measure() == [[1.0] * 3, [2.0] * 3]
+    assert once == [{"repeats": 60, "patience": 60_000.0}]
 
 
 def test_a_shortcut_is_worth_the_time_without_it(once, capsys):

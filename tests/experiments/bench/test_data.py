@@ -82,6 +82,7 @@ def test_the_largest_ratio_of_a_fused_error_to_a_plain_one_is_told(monkeypatch, 
         (*line["settings"].values(), line["metric"], line["value"]) for line in lines("numerics")
     ]
     assert len(found) == 2 * 4 * 2 * 2
+    assert {case[4] for case in found} == {1, 7, 17, 129}
     about = 3, 5, "arteries", "float32", 17
     assert (*about, "plain", "forward error", 2.0) in found
     assert (*about, "fused", "forward error", 6.0) in found
