@@ -99,6 +99,7 @@ def test_ablations_are_compared_on_the_validation_meshes(tmp_path, undrawn):
     _, page = write(tmp_path / "runs", tmp_path / "out")
     ablations = page[page.index("<h2>Ablations</h2>") :]
     assert "<td>GATr without scalars</td>" in ablations
+    assert "not measured on synthetic vessels" not in ablations
     for number in ("6.1", "10.4", "9.7", "12.0", "7.8"):
         assert f"<td>9.50</td><td>{number}</td>" in ablations
 
@@ -152,6 +153,7 @@ def test_synthetic_and_other_vessels_are_not_averaged(tmp_path, undrawn):
     assert any("some vessels are synthetic and not the paper's" in x for x in found["notes"])
     ablations = page[page.index("<h2>Ablations</h2>") :]
     assert ablations.count("<td>8.00</td><td>6.1</td>") == 1  # beside the paper's vessels only
+    assert "not measured on synthetic vessels" in ablations
 
 
 @pytest.mark.parametrize("made", [False, True])
