@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli
+from flashgatr.experiments.arteries import command
 from flashgatr.experiments.arteries.data import preparation, verification
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.preparation import prepare_folder
@@ -342,6 +343,17 @@ def test_the_command_prepares_describes_and_verifies(tmp_path):
     assert code == 0
     assert "train label scale" in output
     assert "nothing to compare with" in output
+
+
+def test_twenty_errors_are_told_and_the_other_samples_named(capsys):
+    for count in (20, 23):
+        failed = {f"sample_{k}": f"sample_{k} is bad" for k in range(count)}
+        command._show(preparation.PreparationResult(1200, 3, failed), Path("made"))
+        out, err = capsys.readouterr()
+        rest = ["error: also failed: sample_20, sample_21, sample_22"] * (count > 20)
+        told = [f"error: sample_{k} is bad" for k in range(20)]
+        assert err.splitlines() == [*told, *rest]
+        assert out == f"made: 1,200 made, 3 kept, {count} failed\n"
 
 
 def test_the_command_refuses_what_makes_no_sense(tmp_path, monkeypatch):
