@@ -102,6 +102,9 @@ def test_the_scene_is_a_cube_that_holds_all_points():
     torch.testing.assert_close(sides, sides[:1].expand_as(sides))
     assert (limits[:, 0] < POINTS.amin(0)).all()
     assert (limits[:, 1] > POINTS.amax(0)).all()
+    for axis in "xyz":  # labels of more ticks would overlap
+        low, high = getattr(ax, f"get_{axis}lim")()
+        assert 2 <= sum(low <= at <= high for at in getattr(ax, f"get_{axis}ticks")()) <= 6
 
 
 def test_the_picture_moves_with_the_scene():
