@@ -102,7 +102,12 @@ def test_the_scene_is_a_cube_that_holds_all_points():
     torch.testing.assert_close(sides, sides[:1].expand_as(sides))
     assert (limits[:, 0] < POINTS.amin(0)).all()
     assert (limits[:, 1] > POINTS.amax(0)).all()
-    for axis in "xyz":  # labels of more ticks would overlap
+
+
+@pytest.mark.parametrize("scale", [1, 3, 4, 7])
+def test_axes_have_few_ticks_so_that_labels_do_not_overlap(scale):
+    ax = draw(embed_point(scale * POINTS))
+    for axis in "xyz":
         low, high = getattr(ax, f"get_{axis}lim")()
         assert 2 <= sum(low <= at <= high for at in getattr(ax, f"get_{axis}ticks")()) <= 6
 
