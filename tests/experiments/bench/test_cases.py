@@ -28,6 +28,7 @@ from flashgatr.experiments.bench import (
     timing,
     workload,
 )
+from flashgatr.experiments.bench.cpu import packed_sets
 from flashgatr.experiments.bench.cpu import step as cpu_step
 from flashgatr.experiments.bench.timing import Found
 
@@ -361,6 +362,12 @@ def test_latency_is_of_one_system_with_one_thread_and_with_two(once, monkeypatch
 def test_the_two_models_of_the_cpu_step_take_turns(once):
     assert cpu_step.measure() == [[1.0] * 3, [2.0] * 3]
     assert once == [{"repeats": 60, "patience": 60_000.0}]
+
+
+def test_packed_sets_have_the_sizes_that_the_page_names():
+    assert (packed_sets.SMALLEST, packed_sets.LARGEST) == (5, 15)
+    assert (packed_sets.MANY, packed_sets.FEWER) == (100_000, 10_000)
+    assert packed_sets.NETWORK["num_blocks"] == 2
 
 
 def test_a_shortcut_is_worth_the_time_without_it(once, capsys):
