@@ -214,6 +214,11 @@ def test_a_network_that_predicts_velocities_need_not_learn_to_copy():
     assert found[1] < 0.6 < 0.9 < found[0] < 1.2
 
 
+def test_files_hold_the_weights_of_a_network_that_predicts_velocities_alone():
+    noise, velocity = (make("unet", predict=x) for x in ("noise", "velocity"))
+    assert velocity.state_dict().keys() == {f"net.{key}" for key in noise.state_dict()}
+
+
 def test_predicting_velocities_keeps_the_symmetry():
     assert rotation_error(make("gatr", predict="velocity"), "SO(3)") < 1e-10
     with pytest.raises(ValueError, match="'noise' or 'velocity', got 'speed'"):

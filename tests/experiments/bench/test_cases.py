@@ -381,6 +381,7 @@ def test_a_shortcut_is_worth_the_time_without_it(once, capsys):
         for time, without in enumerate(["nothing", *used], start=1)
         for worth in ["" if time == 1 else f", worth {time} 1"]
     ]
+    assert once == [{"repeats": 30, "patience": 30_000.0}] * 2
 
 
 def test_a_step_without_a_shortcut_does_not_use_it():

@@ -93,6 +93,7 @@ def test_the_largest_ratio_of_a_fused_error_to_a_plain_one_is_told(monkeypatch, 
 
 
 def test_the_rate_of_the_simulator_is_of_its_best_round(monkeypatch, capsys):
+    assert (simulator.CHUNKS, simulator.ROUNDS) == (40, 5)  # as the page says
     clock = iter([0.0, 4.0, 10.0, 12.0, 20.0, 25.0])
     monkeypatch.setattr(simulator, "CHUNKS", 2)
     monkeypatch.setattr(simulator, "ROUNDS", 3)
@@ -123,6 +124,8 @@ def test_hardly_softened_gravity_is_that_of_the_released_integrator():
 
 
 def test_labels_are_compared_with_finer_and_with_softened_ones(monkeypatch):
+    assert nbody_labels.FINER == (50, 800, 200)
+    assert nbody_labels.SOFTENED == (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     generate = nbody_labels.data.generate
 
     def fewer(folder, *, others, **given):
