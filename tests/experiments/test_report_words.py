@@ -98,6 +98,12 @@ def test_a_model_that_a_table_lacks_is_named_with_the_reason(tmp_path):
     assert page.count("Without results here") == 1
 
 
+def test_short_rows_end_with_empty_cells():
+    text = markup.table(["a", "b", "c"], [["x", 1, 2], ["y"]], [["<z>", ""]])
+    assert "<tr><td>x</td><td>1</td><td>2</td><tr><td>y</td><td></td><td></td></tbody>" in text
+    assert '<tbody class="soft"><tr><td>&lt;z&gt;</td><td></td><td></td></tbody>' in text
+
+
 def test_cells_may_wrap_so_that_no_column_is_cut(tmp_path):
     """Seven metrics with standard errors are wider than a page if every cell is one line."""
     fake(tmp_path / "a")
