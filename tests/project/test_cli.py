@@ -58,6 +58,13 @@ def test_the_command_is_installed(monkeypatch, capsys):
     assert capsys.readouterr().out == f"flashgatr {flashgatr.__version__}\n"
 
 
+@pytest.mark.parametrize("group", ["data", "predict"])
+def test_without_an_experiment_help_is_shown(group):
+    done = run(group)
+    assert "EXPERIMENT [OPTIONS]..." in done.output
+    assert "arteries" in done.output
+
+
 def _options(function):
     """The defaults of a command's options; options without one are left out."""
     found = {name: x.default for name, x in inspect.signature(function).parameters.items()}

@@ -73,6 +73,19 @@ def test_every_face_is_seen_from_one_side_and_the_inlet_is_on_the_left(draw):
         assert (corners < [high, top]).all()
 
 
+def test_the_picture_keeps_proportions(draw):
+    mesh = tube(2, 240, faces=True)
+    above, below, _ = draw(unlabelled(mesh), mesh.wss).axes
+    for ax in (above, below):
+        corners = of_kind(ax, PolyCollection)[0].get_paths()[0].vertices[:3]
+        edges = np.linalg.norm(corners - np.roll(corners, 1, axis=0), axis=1)
+        longest = np.linalg.norm(np.ptp(mesh.position, axis=0))
+        (left, right), (bottom, top) = ax.get_xlim(), ax.get_ylim()
+        assert (edges > 0).any()
+        assert np.hypot(right - left, top - bottom) < 1.2 * longest
+    assert above.get_ylim() == pytest.approx(tuple(-y for y in below.get_ylim()[::-1]), rel=1e-4)
+
+
 def test_arrows_point_along_the_stress_inside_the_mask(draw):
     mesh = tube(2, 240, faces=True)
     above, below, _ = draw(unlabelled(mesh), mesh.wss).axes
