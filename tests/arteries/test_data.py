@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli
+from flashgatr.experiments.arteries import command
 from flashgatr.experiments.arteries.data import preparation, verification
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.preparation import prepare_folder
@@ -270,6 +271,13 @@ def test_processes_make_the_same_files_and_one_that_dies_takes_only_its_sample(
     assert errors == ["not prepared", "not prepared", died, "not prepared"]
 
 
+def test_every_fifty_samples_are_worth_a_process(monkeypatch):
+    monkeypatch.setattr(preparation.os, "cpu_count", lambda: 8)
+    wanted = {0: 1, 49: 1, 99: 1, 100: 2, 150: 3, 10_000: 8}
+    assert {count: preparation._workers(None, count) for count in wanted} == wanted
+    assert preparation._workers(3, 10) == 3
+
+
 def test_the_raw_totals_are_kept_and_verified(source, folder, monkeypatch):
     raws = [read_raw(source, f"sample_{k:04d}") for k in NUMBERS]
     nodes = [raw.nodes for raw in raws]
@@ -335,6 +343,17 @@ def test_the_command_prepares_describes_and_verifies(tmp_path):
     assert code == 0
     assert "train label scale" in output
     assert "nothing to compare with" in output
+
+
+def test_twenty_errors_are_told_and_the_other_samples_named(capsys):
+    for count in (20, 23):
+        failed = {f"sample_{k}": f"sample_{k} is bad" for k in range(count)}
+        command._show(preparation.PreparationResult(1200, 3, failed), Path("made"))
+        out, err = capsys.readouterr()
+        rest = ["error: also failed: sample_20, sample_21, sample_22"] * (count > 20)
+        told = [f"error: sample_{k} is bad" for k in range(20)]
+        assert err.splitlines() == [*told, *rest]
+        assert out == f"made: 1,200 made, 3 kept, {count} failed\n"
 
 
 def test_the_command_refuses_what_makes_no_sense(tmp_path, monkeypatch):

@@ -219,6 +219,26 @@ def test_a_crash_or_a_hang_of_the_reading_process_is_an_error_and_the_next_file_
     reader.close()
 
 
+def test_a_reading_process_that_dies_before_the_request_is_started_again(tmp_path, monkeypatch):
+    write_raw(tmp_path / "sample_0000.hdf5", MESH)
+    reader = hdf5.Reader()
+    reader.names(str(tmp_path / "sample_0000.hdf5"))
+    first = reader._process
+    first.stdin.close()
+    first.wait()
+    monkeypatch.setattr(first, "poll", lambda: None)  # it dies after we looked
+
+    class Broken:
+        def write(self, content):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(first, "stdin", Broken())
+    monkeypatch.setattr(first, "communicate", first.stdout.close)
+    assert reader.names(str(tmp_path / "sample_0000.hdf5")) == [""]
+    assert reader._process is not first
+    reader.close()
+
+
 def test_missing_and_odd_places_are_named(tmp_path):
     with pytest.raises(ArteryError, match=r"there is no .*nowhere"):
         sample_names(tmp_path / "nowhere")

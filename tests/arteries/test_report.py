@@ -1,6 +1,7 @@
 """The report on artery runs: every number beside the paper's; pictures if the meshes are there."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,7 @@ def test_ablations_are_compared_on_the_validation_meshes(tmp_path, undrawn):
     _, page = write(tmp_path / "runs", tmp_path / "out")
     ablations = page[page.index("<h2>Ablations</h2>") :]
     assert "<td>GATr without scalars</td>" in ablations
+    assert "not measured on synthetic vessels" not in ablations
     for number in ("6.1", "10.4", "9.7", "12.0", "7.8"):
         assert f"<td>9.50</td><td>{number}</td>" in ablations
 
@@ -133,7 +135,7 @@ def test_synthetic_vessels_stand_apart_from_the_papers(tmp_path, undrawn):
     assert found["groups"][0]["synthetic"]
     assert "<h1>Arteries: wall shear stress on synthetic vessels</h1>" in page
     assert "<td>GATr, synthetic vessels</td>" in page
-    assert any("vessels are synthetic and not the paper's" in note for note in found["notes"])
+    assert any("the vessels are synthetic and not the paper's" in x for x in found["notes"])
     ours, papers = page.index("<td>8.00</td>"), page.index("<td>paper: GATr</td>")
     assert "</table>" in page[ours:papers]
     assert "Grey: the paper's" not in page
@@ -148,8 +150,10 @@ def test_synthetic_and_other_vessels_are_not_averaged(tmp_path, undrawn):
     assert [g["synthetic"] for g in found["groups"]] == [False, True] * (len(found["groups"]) // 2)
     assert "<h3>Synthetic test meshes</h3>" in page
     assert "Some vessels are synthetic" in page
+    assert any("some vessels are synthetic and not the paper's" in x for x in found["notes"])
     ablations = page[page.index("<h2>Ablations</h2>") :]
     assert ablations.count("<td>8.00</td><td>6.1</td>") == 1  # beside the paper's vessels only
+    assert "not measured on synthetic vessels" in ablations
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -299,6 +303,23 @@ def test_walls_are_painted_with_and_without_faces():
         mesh = tube(3, 120, faces=faces)
         wall = Wall("a wall", mesh, {"GATr": 0.9 * mesh.wss})
         assert wall_maps.maps([wall], ["GATr"]).startswith(b"\x89PNG")
+
+
+def test_a_wall_is_seen_from_its_side_wherever_it_is():
+    mesh = tube(3, 120)
+    place, towards = wall_maps._place(mesh)
+    assert np.allclose(place.mean(axis=0), 0, atol=1e-5)
+    length, width, depth = np.ptp(place, axis=0)
+    assert length > width > 0.99 * depth
+    for a, b in ((0, 50), (3, 90)):
+        distance = np.linalg.norm(mesh.position[a] - mesh.position[b])
+        assert np.linalg.norm(place[a] - place[b]) == pytest.approx(distance, rel=1e-4)
+    moved = replace(mesh, position=mesh.position + np.float32([30, -20, 7]))
+    again, same = wall_maps._place(moved)
+    signs = np.sign((again * place).sum(axis=0))
+    assert np.allclose(signs * again, place, atol=1e-3)
+    assert np.allclose(signs[2] * same, towards, atol=1e-3)
+    assert 0.2 < (towards > 0).mean() < 0.8
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES.glob("arteries_*.toml")), ids=lambda p: p.stem)

@@ -225,6 +225,8 @@ def test_samples_say_what_they_are(folder):
     assert abs(said["flux_balance"]) < 1e-6
     tube = draw(np.random.default_rng([7, 1]), max_reduction=0.06)
     assert said["radius"] == tube.radius
+    inertia = 2 * tube.radius * said["speed"] * said["density"]
+    assert said["reynolds"] == pytest.approx(inertia / said["viscosity"])
     assert np.array_equal(said["bend"], tube.bend)
     assert mesh.nodes == 8 * 13 + 2 * 17
     assert np.abs(mesh.wss[mesh.inlet]).max() > 0

@@ -156,6 +156,7 @@ def test_limits_take_the_first_meshes():
     assert made.samples == 2
     found = made.evaluate(made.model.eval())
     assert (found["val"]["meshes"], found["test"]["meshes"]) == (1, 2)
+    assert found["test"]["train_meshes"] == 2
 
 
 def test_a_run_can_be_trained_evaluated_and_recorded(tmp_path, monkeypatch):

@@ -160,6 +160,15 @@ def test_defaults_are_the_papers():
     t = RunConfig().train
     assert (t.steps, t.batch_size, t.lr, t.lr_final) == (50_000, 64, 3e-4, 3e-6)
     assert (t.decay_every, t.clip, t.betas) == (1000, 10.0, (0.9, 0.999))
+    assert (t.warmup, t.weight_decay, t.eps, t.ema) == (0, 0.0, 1e-8, 0.0)
+
+
+def test_defaults_of_what_is_kept_and_said_are_known():
+    t = RunConfig().train
+    assert (t.checkpoint_every, t.keep_checkpoints, t.validate_every) == (1000, 2, 1000)
+    assert (t.log_every, t.max_bad_steps, t.restore_best) == (100, 20, True)
+    assert (t.precision, t.strategy, t.compile, t.cuda_graph) == ("float32", "auto", False, False)
+    assert (RunConfig().seed, RunConfig().device) == (0, "auto")
 
 
 def test_configurations_do_not_share_or_change():

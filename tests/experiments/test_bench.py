@@ -83,7 +83,13 @@ def test_steps_take_turns():
     steps = [lambda: calls.append("a"), lambda: calls.append("b")]
     found = timing.in_turn(steps, CPU, repeats=4)
     assert [len(times) for times in found] == [4, 4]
-    assert calls == ["a", "b"] * (timing.WARMUP + 4)
+    assert calls == ["a", "b"] * (3 + 4)  # to compile, to estimate, to warm up
+
+
+def test_slower_steps_are_repeated_less_often_but_three_times():
+    step = lambda: time.sleep(0.002)  # noqa: E731
+    assert [len(times) for times in timing.in_turn([step], CPU)] == [15]
+    assert [len(times) for times in timing.in_turn([step], CPU, patience=6.0)] == [3]
 
 
 def test_threads_and_precision_are_put_back():

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import flashgatr
 from flashgatr.experiments import runs, table
 from flashgatr.experiments.experiment import Experiment, Metric
 from flashgatr.train import ConfigError
+from flashgatr.train.settings import TrainConfig
 
 ROOT = Path(flashgatr.__file__).parent
 SWEETS = Experiment(
@@ -94,6 +96,18 @@ def test_defaults_are_laid_over_folders_named_after_the_experiment():
         "folder": "runs/a",
         "seed": 1,
         "data": {"folder": "data/a", "train_samples": 3},
+    }
+
+
+def test_defaults_are_the_papers():
+    """Steps, samples per step, precision: appendix C of the paper."""
+    made = {name: runs.make_settings({"experiment": name}).train for name in ("arteries", "kuka")}
+    plain = runs.make_settings({"experiment": "nbody"}).train
+    assert plain == TrainConfig()
+    arteries = replace(plain, steps=200_000, batch_size=8, precision="bfloat16")
+    assert made == {
+        "arteries": arteries,
+        "kuka": replace(arteries, batch_size=32, cuda_graph=True),
     }
 
 

@@ -289,7 +289,7 @@ def test_without_data_the_rest_is_reported_and_old_pictures_go(tmp_path):
         assert part in page
 
 
-@pytest.mark.parametrize("counts", [[1000], [100, 1000], [100, 1000, 100_000], [64]])
+@pytest.mark.parametrize("counts", [[1000], [100, 1000], [100, 1000, 100_000], [64], [100]])
 def test_any_number_of_sample_counts_can_be_drawn(counts, tmp_path):
     for n in counts:
         for model, mse in dict(gatr=1e-3, mlp=0.1, mine=0.0).items():

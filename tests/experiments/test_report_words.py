@@ -6,7 +6,7 @@ import pytest
 
 from flashgatr.experiments import report
 from flashgatr.experiments.nbody.report import data_efficiency, trajectories
-from flashgatr.experiments.nbody.report.titles import DASHES, DOTS
+from flashgatr.experiments.nbody.report.titles import CAPTIONS, DASHES, DOTS
 from flashgatr.experiments.report import learning_curves, markup
 from flashgatr.train import fingerprint
 from flashgatr.train.settings import DataConfig, ModelConfig, RunConfig, TrainConfig, save
@@ -56,6 +56,16 @@ def test_dashes_are_explained_where_they_are_drawn(samples, drawn, tmp_path):
     assert markup.escape(DOTS) not in page  # the data are gone
 
 
+def test_every_picture_has_its_own_caption(tmp_path, monkeypatch):
+    monkeypatch.setattr(trajectories, "scenes", lambda *_: [])
+    fake(tmp_path / "a", samples=100)
+    (tmp_path / "a" / "log.jsonl").write_text("")
+    page = write(tmp_path)[1]
+    for name, caption in CAPTIONS.items():
+        figure = page[page.index(f'alt="{name}"') :]
+        assert f"<figcaption>{markup.escape(caption)}</figcaption>" in figure[:600]
+
+
 def test_dots_are_explained_where_they_are_drawn(tmp_path):
     fake(tmp_path / "a")
     found, _ = write(tmp_path)
@@ -86,6 +96,12 @@ def test_a_model_that_a_table_lacks_is_named_with_the_reason(tmp_path):
     table = page.partition("<h3>More bodies</h3>")[2].partition("<h3>")[0]
     assert "Without results here: MLP. An MLP takes only as many bodies" in table
     assert page.count("Without results here") == 1
+
+
+def test_short_rows_end_with_empty_cells():
+    text = markup.table(["a", "b", "c"], [["x", 1, 2], ["y"]], [["<z>", ""]])
+    assert "<tr><td>x</td><td>1</td><td>2</td><tr><td>y</td><td></td><td></td></tbody>" in text
+    assert '<tbody class="soft"><tr><td>&lt;z&gt;</td><td></td><td></td></tbody>' in text
 
 
 def test_cells_may_wrap_so_that_no_column_is_cut(tmp_path):

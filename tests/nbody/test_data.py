@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save
+from typer.testing import CliRunner
 
+from flashgatr.experiments.cli import application
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.data import SETS, DataError, describe, generate, load
 from flashgatr.experiments.nbody.simulate import Gravity, State, Systems, evolve
@@ -78,6 +80,20 @@ def test_a_longer_set_begins_with_the_shorter(folder, tmp_path):
 def test_the_seed_matters(folder, tmp_path):
     generate(tmp_path, others=10, seed=1, settings=FAST, sets=["val"])
     assert not torch.equal(load(tmp_path, "val")["mass"], load(folder, "val", 10)["mass"])
+
+
+def test_every_20_000_steps_are_worth_a_process(monkeypatch):
+    monkeypatch.setattr(data.os, "cpu_count", lambda: 3)
+    wanted = {0: 1, 39_999: 1, 40_000: 2, 10**9: 3}
+    assert {steps: data._workers(None, steps) for steps in wanted} == wanted
+
+
+def test_the_command_makes_sets_of_the_sizes_that_are_told(tmp_path):
+    arguments = ["data", "nbody", "-f", str(tmp_path), "--train", "7", "--others", "3"]
+    done = CliRunner().invoke(application(), arguments, catch_exceptions=False)
+    counts = {name: len(load(tmp_path, name)["mass"]) for name in SETS}
+    assert counts == {name: 7 if name == "train" else 3 for name in SETS}
+    assert done.output.count("systems, sha256 ") == len(counts)
 
 
 def test_generation_resumes_where_it_was_interrupted(folder, tmp_path, monkeypatch):

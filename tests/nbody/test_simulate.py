@@ -234,6 +234,18 @@ def test_rotations_are_haar_distributed(many):
     assert stats.kstest((angle - np.sin(angle)) / np.pi, "uniform").pvalue > LEVEL
 
 
+def test_noise_out_of_the_orbital_plane_is_as_large_as_within():
+    """Rotations turn all three axes: the plane's normal comes from the positions."""
+    slow = Gravity(star_mass=(1e-12, 2e-12), planet_mass=(1e-14, 1e-13), bodies=3)
+    state = sample(slow, 5000, rng(5))
+    _, _, x, v = heliocentric(state)
+    normal = np.cross(x[:, 0], x[:, 1])
+    normal /= np.linalg.norm(normal, axis=-1, keepdims=True)
+    across = (v * normal[:, None]).sum(axis=-1)
+    assert across.std() == pytest.approx(0.01, rel=0.03)
+    assert v.std() == pytest.approx(0.01, rel=0.03)
+
+
 def test_shifts_are_gaussian_around_their_mean():
     settings = Gravity(shift_mean=(200.0, 0.0, -3.0))
     state = sample(settings, 20_000, rng(3))

@@ -1,14 +1,17 @@
 """A network works in its input's own frame, or in the frame of another set that it is given."""
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from flashgatr import AxialGATr, GATr, Sets, embed_point, versors
+from flashgatr import AxialGATr, GATr, GATrConfig, Sets, embed_point, versors
 from flashgatr.algebra import E123
+from flashgatr.fast import FastPath
 from flashgatr.frame import Frame, frame_of
 from flashgatr.kernels.paths import plain_kernels
+from flashgatr.kernels.small_sets import SMALL_SAMPLE
 from flashgatr.versors import translate
 
 OPTIONS = dict(
@@ -133,3 +136,57 @@ def test_the_reference_of_the_data_is_the_mean_of_e123_over_valid_items_and_chan
     e123 = mv[..., E123]
     expected = torch.stack([e123[0].mean(), e123[1, :3].mean(), e123.new_zeros(())])
     torch.testing.assert_close(found, expected[:, None])
+
+
+# ---- kernels that make the frame themselves ----
+
+
+def test_kernels_make_only_the_frame_that_the_input_has_by_itself(monkeypatch):
+    net = GATr(**OPTIONS)
+    mv, s = embed_point(torch.randn(2, 5, 2, 3)), torch.randn(2, 5, 1)
+    if net.obstacle(mv):
+        pytest.skip(net.obstacle(mv))
+    net(mv, s)  # the first call looks for dead joins, outside the kernels
+    monkeypatch.setattr(FastPath, "takes_ends", lambda *_: True)
+    monkeypatch.setattr(FastPath, "run_with_ends", lambda *_: "fused")
+    assert net(mv, s) == "fused"
+    for given in (
+        {"center": torch.ones(2, 3)},
+        {"frame": net.frame(mv)},
+        {"join_reference": "canonical"},
+        {"attention_mask": torch.ones(5, 5, dtype=torch.bool)},
+    ):
+        assert net(mv, s, **given) != "fused", given
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({}, {}),
+        ({"is_cuda": False}, {}),
+        ({"dtype": torch.float64}, {}),
+        ({"requires_grad": True}, {}),
+        ({"shape": (2, 0, 2, 16)}, {}),
+        ({"shape": (2, SMALL_SAMPLE // 2 + 1, 2, 16)}, {}),
+        ({}, {"recenter": False}),
+        ({}, {"length_scale": 2.0}),
+        ({}, {"out_mv_channels": 0}),
+        ({}, {"reinsert_mv_channels": (0,)}),
+        ({}, {"reinsert_s_channels": (0,)}),
+    ],
+    ids=str,
+)
+def test_kernels_make_frames_of_small_plain_sets_alone(change, options):
+    """The conditions, with a stand-in for a tensor on a GPU."""
+    net = GATr(GATrConfig(**{**OPTIONS, **options}))
+    about = dict(is_cuda=True, shape=(2, SMALL_SAMPLE // 2, 2, 16), dtype=torch.float32)
+    mv = SimpleNamespace(**{**about, "requires_grad": False, **change})
+    s = SimpleNamespace(requires_grad=False)
+    fast = net._fast
+    assert fast.takes_ends(mv, s, Sets(mv.shape[:2])) == (not change and not options)
+    with torch.no_grad():
+        expected = not options and (not change or "requires_grad" in change)
+        assert fast.takes_ends(mv, s, Sets(mv.shape[:2])) == expected
+    mask = torch.ones(mv.shape[:2], dtype=torch.bool)
+    mask[:, :1] = False
+    assert not fast.takes_ends(mv, s, Sets(mv.shape[:2], mask=mask))

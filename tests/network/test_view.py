@@ -104,6 +104,14 @@ def test_the_scene_is_a_cube_that_holds_all_points():
     assert (limits[:, 1] > POINTS.amax(0)).all()
 
 
+@pytest.mark.parametrize("scale", [1, 3, 4, 7])
+def test_axes_have_few_ticks_so_that_labels_do_not_overlap(scale):
+    ax = draw(embed_point(scale * POINTS))
+    for axis in "xyz":
+        low, high = getattr(ax, f"get_{axis}lim")()
+        assert 2 <= sum(low <= at <= high for at in getattr(ax, f"get_{axis}ticks")()) <= 6
+
+
 def test_the_picture_moves_with_the_scene():
     shift = vector(100, -50, 20)
     scene = torch.stack([*embed_point(POINTS), PLANE, LINE, DIRECTION])

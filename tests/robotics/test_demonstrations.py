@@ -89,6 +89,13 @@ def test_a_demonstration_depends_on_the_recipe_and_its_number_only(made):
         assert states.shape != made[3].states.shape or (states != made[3].states).any()
 
 
+def test_two_jobs_are_worth_a_process(monkeypatch):
+    monkeypatch.setattr(stream.os, "cpu_count", lambda: 4)
+    wanted = {1: 1, 3: 1, 4: 2, 6: 3, 100: 4}
+    assert {jobs: stream.worker_count(None, jobs) for jobs in wanted} == wanted
+    assert [stream.worker_count(9, jobs) for jobs in (0, 3, 20)] == [1, 3, 9]
+
+
 def test_worker_processes_give_the_same_demonstrations(made, monkeypatch):
     monkeypatch.setattr(stream, "CHUNK", 2)
     assert same(stream.stream(RECIPE, 5, workers=2), made)

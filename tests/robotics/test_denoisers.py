@@ -217,6 +217,11 @@ def test_a_network_that_predicts_velocities_need_not_learn_to_copy():
     assert found[1] < 0.6 < 0.9 < found[0] < 1.2
 
 
+def test_files_hold_the_weights_of_a_network_that_predicts_velocities_alone():
+    noise, velocity = (make("unet", predict=x) for x in ("noise", "velocity"))
+    assert velocity.state_dict().keys() == {f"net.{key}" for key in noise.state_dict()}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_network_that_predicts_its_target_estimates_the_noise(target):
     """And an error of the target is the error of the noise divided by the table's factor."""

@@ -52,10 +52,11 @@ def ply_text(position, face):
 
 
 def vtk(
-    position, cells, types=None, fields=(), form="ascii", header="UInt32", order="<", pack=None
-):
+    position, cells, types=None, fields=(), form="ascii", header="UInt32", order="<", pack=None,
+    apart=False,
+):  # fmt: skip
     """A .vtp file, or with types a .vtu; `pack` compresses, `form` is ascii, binary, base64
-    (appended) or raw.
+    (appended) or raw; `apart` encodes the header of an array by itself.
     """
     appended = b""
 
@@ -63,6 +64,8 @@ def vtk(
         size = {"UInt32": "I", "UInt64": "Q"}[header]
         if pack is None:
             head, body = struct.pack(order + size, len(x)), x
+            if apart:
+                return base64.b64encode(head) + base64.b64encode(body)
             return head + body if form == "raw" else base64.b64encode(head + body)
         blocks = [x[k : k + 1000] for k in range(0, len(x), 1000)]
         packed = [pack(block) for block in blocks]

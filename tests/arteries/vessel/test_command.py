@@ -1,5 +1,6 @@
 """The command that predicts: its files, its messages, what it refuses."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -103,6 +104,18 @@ def test_a_database_needs_the_name_of_a_sample(run, raw, tmp_path):
     other.write_bytes(meshfiles.stl(raw.position, raw.face))
     message = str(invoke("arteries", run, other, "--sample", "sample_0002").exception)
     assert "--sample goes with HDF5" in message
+
+
+def test_errors_name_the_sample_and_its_file(raw, tmp_path):
+    flat = replace(raw, wss=None, position=raw.position * np.float32([1, 1, 0]))
+    write_raw(tmp_path / "sample_0001.hdf5", flat)
+    write_raw(tmp_path / "sample_0002.hdf5", flat)
+    file = tmp_path / "sample_0001.hdf5"
+    with pytest.raises(ArteryError, match=f"cannot use {re.escape(str(file))}: "):
+        model_input.read_vessel(file)
+    named = f"cannot use sample_0002 in {re.escape(str(tmp_path))}: "
+    with pytest.raises(ArteryError, match=named):
+        model_input.read_vessel(tmp_path, sample="sample_0002")
 
 
 def test_runs_of_other_kinds_are_refused_or_said(run, tmp_path):

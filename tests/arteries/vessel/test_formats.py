@@ -30,6 +30,7 @@ FILES = {
     "text.vtp": meshfiles.vtk,
     "inline.vtp": lambda x, f: meshfiles.vtk(x, f, form="binary"),
     "inline64.vtp": lambda x, f: meshfiles.vtk(x, f, form="binary", header="UInt64"),
+    "apart.vtp": lambda x, f: meshfiles.vtk(x, f, form="binary", apart=True),
     "base64.vtp": lambda x, f: meshfiles.vtk(x, f, form="base64", order=">"),
     "raw.vtp": lambda x, f: meshfiles.vtk(x, f, form="raw", header="UInt64"),
     "zlib.vtp": lambda x, f: meshfiles.vtk(x, f, form="binary", pack=zlib.compress),

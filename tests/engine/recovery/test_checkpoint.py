@@ -54,6 +54,11 @@ def folder(tmp_path):
     return tmp_path / "checkpoints"
 
 
+def test_folders_on_the_way_are_made(tmp_path):
+    save(tmp_path / "a" / "b" / "checkpoints", some(1))
+    assert same(load(tmp_path / "a" / "b" / "checkpoints"), some(1))
+
+
 def test_what_is_loaded_is_what_was_saved(folder):
     found = load(folder)
     assert same(found, some(2))

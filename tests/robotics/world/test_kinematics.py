@@ -26,6 +26,17 @@ def test_the_straight_arm_is_as_long_as_its_links():
     assert np.allclose(rotation, np.eye(3))
 
 
+def test_the_skeleton_leads_from_the_base_to_the_endeffector():
+    q = np.stack([np.array(HOME) + 0.1 * k for k in range(3)])
+    found = kinematics.skeleton(q)
+    assert found.shape == (3, 5, 3)
+    assert np.array_equal(found[1], kinematics.skeleton(q[1]))
+    assert np.abs(found[:, 0]).max() == 0
+    assert np.allclose(found[:, -1], kinematics.forward(q)[0])
+    lengths = np.linalg.norm(np.diff(found, axis=1), axis=-1)
+    assert np.allclose(lengths, lengths[0])  # links do not stretch
+
+
 def test_at_home_the_endeffector_points_down():
     _, rotation = kinematics.forward(np.array(HOME))
     assert np.allclose(rotation[:, 2], (0, 0, -1))

@@ -9,6 +9,7 @@ from flashgatr.experiments.robotics import layouts
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration, failures
 from flashgatr.experiments.robotics.world import kinematics, physics, rewards, rollout, scenes
 from flashgatr.experiments.robotics.world.kinematics import HOME
+from flashgatr.experiments.robotics.world.rotations import from_quaternion
 
 ENGINES = [
     pytest.param(
@@ -47,6 +48,7 @@ def test_a_held_block_follows_the_endeffector_and_falls_when_released(engine, sc
     world = physics.make(engine)
     position, _ = kinematics.forward(scene[:7])
     scene[7:10] = position - [0, 0, 0.04]
+    scene[10:14] = (0, 0, np.sin(0.2), np.cos(0.2))
     scene[14] = 1  # held from the beginning
     world.reset(scene)
     target = scene[:7].copy()
@@ -55,6 +57,10 @@ def test_a_held_block_follows_the_endeffector_and_falls_when_released(engine, sc
         world.step(target, np.array([1.0, 0, 0, 0]))
     state = world.state()
     tip, _ = kinematics.forward(state[:7])
+    before, after = (
+        kinematics.forward(x[:7])[1].T @ from_quaternion(x[10:14]) for x in (scene, state)
+    )
+    assert np.abs(after - before).max() < 0.05  # turned as it was taken
     assert state[14] == 1
     assert np.abs(state[7:10] - tip + [0, 0, 0.04]).max() < 0.01
     for _ in range(60):

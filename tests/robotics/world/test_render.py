@@ -1,7 +1,9 @@
 """Pictures show the blocks where they are, in front of what is behind them."""
 
 import numpy as np
-from PIL import Image
+import pytest
+from PIL import Image, ImageDraw
+from scipy.spatial import ConvexHull
 
 from flashgatr.experiments.robotics.world import render, scenes, shapes
 from flashgatr.experiments.robotics.world.render import Camera
@@ -38,6 +40,23 @@ def test_a_block_hides_what_is_below_it():
     picture = render.picture(state, size=SIZE, camera=ABOVE).astype(float)
     assert share(picture, shapes.COLORS[1]).sum() > 20
     assert share(picture, shapes.COLORS[0]).sum() < 5
+
+
+@pytest.mark.parametrize("turn", [0.0, -0.95, 0.9, 2.2])
+def test_shadows_have_no_holes_and_fall_away_from_the_light(turn):
+    c, s = np.cos(turn), np.sin(turn)
+    axes = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    box = shapes.box(np.array([0, 0, 0.3]), axes, np.array([0.1, 0.1, 0.25]), np.ones(3))
+    image = Image.new("RGB", SIZE)
+    render._paint_shadow(ImageDraw.Draw(image), box, SIZE, ABOVE)
+    found = np.array(image).any(-1)
+    down = box.corners - box.corners[..., 2:] / render.LIGHT[2] * render.LIGHT
+    flat, _ = ABOVE.project(down.reshape(-1, 3), SIZE)
+    assert found.sum() == pytest.approx(ConvexHull(flat).volume, rel=0.15)
+    rows, columns = np.nonzero(found)
+    assert np.allclose([columns.mean(), rows.mean()], flat.mean(0), atol=1.5)
+    under, _ = ABOVE.project(np.zeros(3), SIZE)
+    assert np.hypot(*(flat.mean(0) - under)) > 5
 
 
 def test_a_trail_is_drawn_on_top():

@@ -179,6 +179,8 @@ def sample_ticks(ax: Any, samples: list[int]) -> None:
     from matplotlib.ticker import NullLocator
 
     ax.xaxis.set_minor_locator(NullLocator())
+    # Otherwise matplotlib chooses limits first, with a warning if all points are at 100 samples.
+    ax.set_autoscalex_on(not samples)
     ax.set_xticks(samples, [f"{n:,}" for n in samples])
     if samples:
         ax.set_xlim(samples[0] / ROOM, samples[-1] * ROOM)
