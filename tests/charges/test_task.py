@@ -20,6 +20,7 @@ CPU = torch.device("cpu")
 SMALL = {
     "gatr": dict(num_blocks=1, hidden_s_channels=8, hidden_mv_channels=4, num_heads=2),
     "segnn": dict(hidden_channels=8, num_layers=1),
+    "se3_transformer": dict(hidden_channels=4, num_layers=1, max_degree=1),
     "transformer": dict(hidden_channels=16, num_blocks=1, num_heads=2),
     "mlp": dict(hidden=16),
 }
@@ -68,6 +69,7 @@ def test_models_predict_positions_and_learn_them(folder, model):
         ("gatr", {}),
         ("gatr", dict(velocity="direction", canonical_charges=True)),
         ("segnn", dict(charge_as_node_scalar=True)),
+        ("se3_transformer", {}),
     ],
     ids=str,
 )
@@ -82,7 +84,16 @@ def test_equivariant_models_move_with_the_system(model, options):
     assert (out - position).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("model", SMALL)
+def test_the_se3_transformer_cannot_tell_reversed_charges():
+    charge, position, velocity = _batch(4, 5, dtype=torch.float32)
+    net = EXPERIMENT.build("se3_transformer", SMALL["se3_transformer"])
+    charges = (charge, -charge, torch.ones_like(charge))
+    same, reversed_, other = (net(x, position, velocity) for x in charges)
+    assert torch.equal(same, reversed_)
+    assert not torch.equal(same, other)
+
+
+@pytest.mark.parametrize("model", [name for name in SMALL if name != "se3_transformer"])
 def test_canonical_charges_make_a_model_blind_to_their_reversal(model):
     charge, position, velocity = _batch(4, 5, dtype=torch.float32)
     seeing = dict(charge_as_node_scalar=True) if model == "segnn" else {}

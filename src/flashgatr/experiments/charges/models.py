@@ -16,7 +16,9 @@ from ... import GATr, embed_direction, embed_point, embed_translation, extract_d
 from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
+from ..baselines.se3_transformer import SE3Transformer
 from ..baselines.segnn import SEGNN
+from ..baselines.tensor_field import Fiber
 from ..baselines.transformer import Transformer
 from ..nbody.models import PlainNBody
 from .simulate import BODIES
@@ -67,6 +69,12 @@ class SEGNNMover(Mover):
         return self.net(position, velocity, charge)  # type: ignore[no-any-return]
 
 
+class SE3Mover(Mover):
+    def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+        found: Tensor = self.net(velocity.unsqueeze(-2), position, charge.unsqueeze(-1))
+        return found[..., 0, :]
+
+
 class PlainMover(Mover):
     """A network on the seven numbers of each body, as in the n-body experiment."""
 
@@ -86,6 +94,11 @@ def segnn(canonical_charges: bool = False, **options: Any) -> nn.Module:
     return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges)
 
 
+def se3_transformer(**options: Any) -> nn.Module:
+    """It sees products of charges, which do not change if all are reversed."""
+    return SE3Mover(SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options))
+
+
 def transformer(canonical_charges: bool = False, **options: Any) -> nn.Module:
     net = PlainNBody(Transformer(7, 3, **options))
     return PlainMover(net, canonical_charges=canonical_charges)
@@ -96,4 +109,10 @@ def mlp(bodies: int = BODIES, canonical_charges: bool = False, **options: Any) -
     return PlainMover(net, canonical_charges=canonical_charges)
 
 
-MODELS = {"gatr": gatr, "segnn": segnn, "transformer": transformer, "mlp": mlp}
+MODELS = {
+    "gatr": gatr,
+    "segnn": segnn,
+    "se3_transformer": se3_transformer,
+    "transformer": transformer,
+    "mlp": mlp,
+}
