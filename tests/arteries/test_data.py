@@ -302,6 +302,11 @@ def test_the_raw_totals_are_kept_and_verified(source, folder, monkeypatch):
     assert header["raw"]["nodes"] == nodes[:3]
 
 
+def test_numbers_as_published_agree_to_their_printed_digits():
+    for difference, passed in ((9e-4, True), (1.1e-3, False)):
+        assert verification.Check("scale", 53.836 + difference, 53.836).passed == passed
+
+
 def test_the_label_scale_is_compared_only_where_it_is_known(tmp_path, monkeypatch):
     prepare_folder(write_all(tmp_path / "raw", range(4)), tmp_path / "made", workers=1)
     monkeypatch.setattr(verification, "SCALES", {4: 53.836})

@@ -191,6 +191,11 @@ CONFIGS = {
     "epsilon": (dict(norm_epsilon=0.0), ValueError, "norm_epsilon must be a positive number"),
     "scale": (dict(length_scale=float("nan")), ValueError, "length_scale"),
     "rotary without scalars": (dict(rotary=True, hidden_s_channels=0), ValueError, "rotary"),
+    "rotary axis without scalars": (
+        dict(rotary=(True, False), hidden_s_channels=0),
+        ValueError,
+        "rotary.*scalar",
+    ),
     "rotary with a number": (dict(rotary=(True, 1)), TypeError, "rotary"),
     "rotary of three": (dict(rotary=(True, True, True)), TypeError, "rotary"),
     "rotary pair in GATr": (dict(rotary=(True, False)), ValueError, "AxialGATr"),
