@@ -298,7 +298,7 @@ class AnchoredGATr(GATr):
         obstacle = self.obstacle(mv)
         if state.is_fused and obstacle is not None:
             raise ValueError(
-                f"the anchors were encoded by the fused kernels, which cannot run here: {obstacle}; "
+                f"the fused kernels encoded the anchors, but they cannot run now ({obstacle}); "
                 "encode the anchors again"
             )
         frame, log_weights = state.frame.for_input(mv, sets), state.log_weights

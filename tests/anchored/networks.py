@@ -33,6 +33,7 @@ def make_data(*items):
 
 def gap(found, expected):
     """The largest difference of two pairs of tensors, relative to the largest number."""
+    found, expected = ([x.detach() for x in pair] for pair in (found, expected))
     size = max(float(x.abs().max()) for x in expected if x.numel())
     pairs = zip(found, expected, strict=True)
     return max(float((x - y).abs().max()) for x, y in pairs if y.numel()) / size

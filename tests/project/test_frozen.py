@@ -14,7 +14,8 @@ EMBEDDINGS = [
 ]  # fmt: skip
 PUBLIC = [
     "AnchoredGATr", "Anchors", "AxialGATr", "GATr", "GATrBlock", "GATrConfig", "LoadError", "Sets",
-    "cell_weights", "choose_anchors", "from_pyg", "pack", "packed_to_padded", "pad", "padded_to_packed", "readout", "unpack", "unpad",
+    "cell_weights", "choose_anchors", "from_pyg", "pack", "packed_to_padded", "pad",
+    "padded_to_packed", "readout", "unpack", "unpad",
     *(f"{verb}_{name}" for verb in ("embed", "extract") for name in EMBEDDINGS),
 ]  # fmt: skip
 MODULES = {"nn", "ops", "versors"}
