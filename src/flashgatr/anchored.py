@@ -26,7 +26,7 @@ from .frame import Frame, JoinReference
 from .kernels.block import RowMemory
 from .model import GATr
 from .nn.attention import Memory
-from .nn.block import Surroundings
+from .nn.block import GATrBlock, Surroundings
 
 TILE = 65536
 """Queries that `decode` computes at a time."""
@@ -102,7 +102,7 @@ class AnchoredGATr(GATr):
                 "among the anchors; use rotary=False"
             )
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         mv: Tensor,
         s: Tensor | None = None,
@@ -237,7 +237,8 @@ class AnchoredGATr(GATr):
             found = [
                 self._read_tiles(state.sample(i), *sample, tile) for i, sample in enumerate(samples)
             ]
-            return _joined([self._nothing(mv[:0], s[:0]), *found], 0)
+            mv, s = _joined([self._nothing(mv[:0], s[:0]), *found], 0)
+            return mv, s
 
     def field(
         self,
@@ -274,8 +275,8 @@ class AnchoredGATr(GATr):
 
         return at
 
-    def _block(self, i: int) -> Any:
-        return self.blocks[i]
+    def _block(self, i: int) -> GATrBlock:
+        return self.blocks[i]  # type: ignore[return-value]
 
     def _run(
         self,
@@ -327,7 +328,8 @@ class AnchoredGATr(GATr):
                 part_s = F.pad(part_s, (0, 0, 0, rest))
             out_mv, out_s = self._read(state, part_mv, part_s, Sets(part_mv.shape[:-2]))
             found.append((out_mv[..., :size, :, :], out_s[..., :size, :]))
-        return _joined(found, mv.dim() - 3)
+        mv, s = _joined(found, mv.dim() - 3)
+        return mv, s
 
     def _nothing(self, mv: Tensor, s: Tensor) -> Outputs:
         """The outputs of no queries."""

@@ -133,7 +133,8 @@ def rows_of(index: Tensor, sets: Sets) -> Tensor:
 
 def select(x: Tensor, rows: Tensor, sets: Sets, index: Tensor) -> Tensor:
     """x (items, ...) at the items of `index`: (*index.shape, ...). rows: `rows_of(index, sets)`."""
-    return x.flatten(0, len(sets.shape) - 1).index_select(0, rows).unflatten(0, index.shape)
+    flat = x.flatten(0, len(sets.shape) - 1).index_select(0, rows)
+    return flat.reshape(*index.shape, *x.shape[len(sets.shape) :])
 
 
 @torch.no_grad()

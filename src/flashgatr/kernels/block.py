@@ -193,7 +193,7 @@ def _attend(
             attention_mask=mask,
         )
         out = context.by_row(out)
-    return out.flatten(1)  # type: ignore[no-any-return]
+    return out.flatten(1)
 
 
 def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float, shape: tuple[int, ...]) -> Tensor:

@@ -98,13 +98,15 @@ class GATrBlock(nn.Module):
         mv, s = recomputed(around.recompute == "attention", attention, mv, s)
         return recomputed(around.recompute == "mlp", mlp, mv, s)
 
-    def memory_of(self, mv: Tensor, s: Tensor, around: Surroundings, log_weights: Any) -> Memory:
+    def memory_of(
+        self, mv: Tensor, s: Tensor, around: Surroundings, log_weights: Tensor | None
+    ) -> Memory:
         """Keys and values of these items, for the `memory` of other items' surroundings.
 
         log_weights: (..., N), added to the logits of attention to these items, or None.
         """
-        context = around.reinsert, around.sets, log_weights
-        return self.attention.memory_of(*self.norm(mv, s), *context)
+        mv, s = self.norm(mv, s)
+        return self.attention.memory_of(mv, s, around.reinsert, around.sets, log_weights)
 
 
 def _add(x: Pair, y: Pair) -> Pair:
