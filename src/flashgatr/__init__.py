@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from . import nn as nn
     from . import ops as ops
     from . import versors as versors
+    from .anchored import AnchoredGATr as AnchoredGATr
+    from .anchored import Anchors as Anchors
+    from .anchors import cell_weights as cell_weights
+    from .anchors import choose_anchors as choose_anchors
     from .axial import AxialGATr as AxialGATr
     from .batch import Sets as Sets
     from .batch import from_pyg as from_pyg
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
     from .model import GATrBlock as GATrBlock
 
 _NAMES = {
+    "anchored": ["AnchoredGATr", "Anchors"],
+    "anchors": ["cell_weights", "choose_anchors"],
     "axial": ["AxialGATr"],
     "batch": [
         "Sets",
@@ -99,9 +105,9 @@ _NAMES = {
 }
 _SOURCE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = [
-    *("algebra", "arguments", "axial", "batch", "config", "constants", "fast", "frame"),
-    *("functional", "geometry", "io", "kernels", "model", "nn", "ops", "precision", "shortcuts"),
-    *("versors",),
+    *("algebra", "anchored", "anchors", "arguments", "axial", "batch", "config", "constants"),
+    *("fast", "frame", "functional", "geometry", "io", "kernels", "model", "nn", "ops"),
+    *("precision", "shortcuts", "versors"),
 ]  # attributes of the package without an import of their own
 
 if not TYPE_CHECKING:  # type checkers see the imports alone and refuse other names

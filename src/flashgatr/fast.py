@@ -21,7 +21,7 @@ from .functional import ACTIVATIONS
 from .functional.rotary import rotary_table
 from .kernels import paths
 from .kernels.backend import linear_plans
-from .kernels.block import RowBlock, RowContext, run_block
+from .kernels.block import RowBlock, RowContext, RowMemory, run_block
 from .kernels.block_node import MOST_ROWS
 from .kernels.cuda.side_stream import SideStream
 from .kernels.linear import linear
@@ -48,7 +48,7 @@ class FastBlock:
         self.block, self.kind = block, type(block)
         self.plan = plan_of(block)
         self.modules = _inside(block)
-        self.weights = Weights()
+        self.weights, self.query_weights = Weights(), Weights()
 
     @property
     def layers(self) -> BlockMaps[EquiLinear]:
@@ -75,13 +75,25 @@ class FastBlock:
         self, x: Tensor, delta: Tensor, context: RowContext, prepared: list[Tensor] | None = None
     ) -> Rows:
         """Run the block on rows; `prepared` are its weights if they are prepared already."""
-        parameters = self.parameters
+        plan, parameters, weights = self.plan, self.parameters, self.weights
+        if context.memory is not None and context.memory.keys is not None:
+            plan, parameters = plan.of_queries, self._query_parameters
+            weights, prepared = self.query_weights, None
         if prepared is None:
             flat = [p for group in parameters.every for p in group]
-            prepared = self.weights.get(flat, self.plan, delta.dtype)
+            prepared = weights.get(flat, plan, delta.dtype)
         logit_weights = self.block.attention.attention.weights
-        ours = RowBlock(self.plan, parameters, prepared, logit_weights)
-        return run_block(ours, x, delta, context)
+        return run_block(RowBlock(plan, parameters, prepared, logit_weights), x, delta, context)
+
+    @property
+    def _query_parameters(self) -> BlockMaps[list[Tensor]]:
+        """`parameters`, with only those outputs of `qkv` and `reinsert` that are queries."""
+        layers, heads = self.layers, self.plan.heads
+        outputs = heads.queries * heads.mv, heads.queries * heads.s
+        reinsert = None
+        if layers.reinsert is not None:
+            reinsert = _first_outputs(layers.reinsert, *outputs)
+        return self.parameters._replace(qkv=_first_outputs(layers.qkv, *outputs), reinsert=reinsert)
 
     def obstacle(self, module: nn.Module) -> str | None:
         """Why the kernels cannot replace this module of the network; None if they can."""
@@ -172,7 +184,8 @@ class FastPath:
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Within: parameters must not change; weights are prepared once and kept."""
-        kept = [self._first.weights, self._last.weights, *(fast.weights for fast in self.blocks)]
+        of_blocks = [w for fast in self.blocks for w in (fast.weights, fast.query_weights)]
+        kept = [self._first.weights, self._last.weights, *of_blocks]
         for weights in kept:
             weights.freeze(True)
         try:
@@ -188,11 +201,17 @@ class FastPath:
         around: Sequence[Surroundings],
         linear_in: EquiLinear,
         linear_out: EquiLinear,
+        memories: Sequence[RowMemory] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The network within its frame; `around` has the contexts of even and odd blocks."""
+        """The network within its frame; `around` has the contexts of even and odd blocks.
+
+        memories: one per block, or one for all blocks, if the items do not attend to each other.
+        """
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
         contexts = self._contexts(around, dtype)
+        if memories is not None:
+            contexts = [contexts[0]._replace(memory=memory) for memory in memories]
         x = self._run_rows(to_rows(mv, s), contexts, linear_in, linear_out)
         return from_rows(x, items, (c.out_mv_channels, c.out_s_channels))
 
@@ -308,6 +327,13 @@ def _rotary(
 def parameters_of(layer: EquiLinear) -> list[Tensor]:
     """The non-empty parameters of a linear map, in the order of `LinearWeights`."""
     return [p for p in layer.weights if p is not None and p.numel()]
+
+
+def _first_outputs(layer: EquiLinear, mv: int, s: int) -> list[Tensor]:
+    """`parameters_of` a map to the first `mv` multivector and `s` scalar channels of its output."""
+    weight, s2mv, mv2s, s2s, bias_mv, bias_s = layer.weights
+    every = (weight, mv), (s2mv, mv), (mv2s, s), (s2s, s), (bias_mv, mv), (bias_s, s)
+    return [p[:n] for p, n in every if p is not None and p[:n].numel()]
 
 
 def plan_of(block: GATrBlock) -> BlockPlan:

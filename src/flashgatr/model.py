@@ -7,7 +7,7 @@ The fused kernels run the network where they support it (see `fast`), the plain 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, Self
@@ -21,6 +21,7 @@ from .constants import indices
 from .fast import FastPath
 from .frame import Frame, JoinReference, frame_of
 from .nn import EquiLinear
+from .nn.attention import Memory
 from .nn.block import GATrBlock as GATrBlock
 from .nn.block import Pair, run_in_turn
 from .nn.block import Surroundings as Surroundings
@@ -89,7 +90,7 @@ class GATr(nn.Module):
         path: a folder, or `"hf://owner/name"` (or `"hf://owner/name@revision"`) on the Hugging Face
             hub.
         """
-        values, state = io.load(io.local_folder(path), cls.__name__)
+        values, state = io.load(io.local_folder(path), cls._saved_as())
         try:
             net = cls(GATrConfig.from_dict(values))
         except (TypeError, ValueError) as error:
@@ -98,7 +99,12 @@ class GATr(nn.Module):
 
     def save_pretrained(self, path: str | PathLike[str]) -> None:
         """Write config.json and model.safetensors into the folder `path`."""
-        io.save(path, type(self).__name__, self.config.to_dict(), self.state_dict())
+        io.save(path, self._saved_as(), self.config.to_dict(), self.state_dict())
+
+    @classmethod
+    def _saved_as(cls) -> str:
+        """The name of the network in saved files."""
+        return cls.__name__
 
     @classmethod
     def from_original(
@@ -141,12 +147,36 @@ class GATr(nn.Module):
         center: origin of the coordinates, (..., 3) per sample, instead of the sample's centroid.
         frame: centre, unit of length and join reference, instead of those of the input.
         """
-        c = self.config
+        mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
+        is_fast = self.obstacle(mv) is None
+        own_frame = frame is None and center is None and _is_data(join_reference)
+        may_fuse_ends = own_frame and attention_mask is None and self._can_skip_warning(mv)
+        if is_fast and may_fuse_ends and self._fast.takes_ends(mv, s, sets):
+            return self._fast.run_with_ends(mv, s, sets, self.linear_in, self.linear_out)
+        frame = self._frame_or(frame, mv, sets, join_reference, center)
+        mv = frame.enter(mv, sets)
+        around = self._surroundings(frame, mv, s, sets, attention_mask)
+        if is_fast:
+            mv, s = self._fast.run(mv, s, around, self.linear_in, self.linear_out)
+        else:
+            mv, s = self._run_plain(mv, s, around)
+        return sets.keep(frame.leave(mv, sets)), sets.keep(s)
+
+    def _checked(
+        self,
+        mv: Tensor,
+        s: Tensor | None,
+        mask: Tensor | None,
+        offsets: Tensor | None,
+        max_items: int | None,
+    ) -> tuple[Tensor, Tensor, Sets]:
+        """The input after all checks, with padding set to zero, and the sets that it forms."""
+        c, axes = self.config, self.item_axes
         channels = c.in_mv_channels, c.in_s_channels
-        mv, s = arguments.checked(mv, s, self.linear_in.weight, channels, self.item_axes)
+        mv, s = arguments.checked(mv, s, self.linear_in.weight, channels, axes)
         sets = Sets(
             mv.shape[:-2],
-            axes=self.item_axes,
+            axes=axes,
             mask=mask,
             offsets=offsets,
             max_items=max_items,
@@ -155,27 +185,25 @@ class GATr(nn.Module):
         mv, s = sets.keep(mv), sets.keep(s)
         if self.check_finite:
             arguments.require_finite(mv, s)
-        is_fast = self.obstacle(mv) is None
-        own_frame = frame is None and center is None and _is_data(join_reference)
-        may_fuse_ends = own_frame and attention_mask is None and self._can_skip_warning(mv)
-        if is_fast and may_fuse_ends and self._fast.takes_ends(mv, s, sets):
-            return self._fast.run_with_ends(mv, s, sets, self.linear_in, self.linear_out)
+        return mv, s, sets
+
+    def _frame_or(
+        self,
+        frame: Frame | None,
+        mv: Tensor,
+        sets: Sets,
+        join_reference: JoinReference,
+        center: Tensor | None,
+    ) -> Frame:
+        """The given frame, or that of the input."""
         if frame is None:
-            frame = self.frame(mv, sets, join_reference, center)
-        elif center is not None or not _is_data(join_reference):
+            return self.frame(mv, sets, join_reference, center)
+        if center is not None or not _is_data(join_reference):
             raise ValueError(
                 "a frame has a centre and a join reference; pass it without center and "
                 "join_reference"
             )
-        else:
-            frame = frame.for_input(mv, sets)
-        mv = frame.enter(mv, sets)
-        around = self._surroundings(frame, mv, s, sets, attention_mask)
-        if is_fast:
-            mv, s = self._fast.run(mv, s, around, self.linear_in, self.linear_out)
-        else:
-            mv, s = self._run_plain(mv, s, around)
-        return sets.keep(frame.leave(mv, sets)), sets.keep(s)
+        return frame.for_input(mv, sets)
 
     def frame(
         self,
@@ -215,15 +243,24 @@ class GATr(nn.Module):
         return [Surroundings(reference, reinsert, sets, attention_mask, half)]
 
     def _run_plain(
-        self, mv: Tensor, s: Tensor, around: Sequence[Surroundings]
+        self,
+        mv: Tensor,
+        s: Tensor,
+        around: Sequence[Surroundings],
+        memory_of: Callable[[int, Tensor, Tensor], Memory] | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Run the plain modules, on an input that is already in its frame."""
+        """Run the plain modules, on an input that is already in its frame.
+
+        memory_of(i, mv, s): what the items of block i, whose input is (mv, s), attend to, if not
+            each other.
+        """
         with full_precision(mv.device):
             mv, s = self.linear_in(mv, s)
 
         def run(i: int, x: Pair, context: Surroundings) -> Pair:
             def block(mv: Tensor, s: Tensor) -> Pair:
-                return self.blocks[i](mv, s, context)  # type: ignore[no-any-return]
+                memory = None if memory_of is None else memory_of(i, mv, s)
+                return self.blocks[i](mv, s, context._replace(memory=memory))  # type: ignore[no-any-return]
 
             return recomputed(self.config.checkpoint is True, block, *x)
 

@@ -37,12 +37,16 @@ def attend(
     sets: Sets | None,
     context_sets: Sets | None,
     attention_mask: Tensor | None,
+    log_weights: Tensor | None = None,
 ) -> Tensor:
     """Attention of the items of q (`sets`) to those of k and v (`context_sets`): (..., N, H, V).
 
     attention_mask: (N, M) or (..., [heads,] N, M), boolean (True = may attend) or added to the
     logits; a mask per head needs the batch axes.
+    log_weights: (..., M), added to the logits of the keys. A key of weight two counts as two keys.
     """
+    if log_weights is not None:
+        q, k = _weigh_by_features(q, k, log_weights / scale)
     if (sets is not None and sets.offsets is not None) or (
         context_sets is not None and context_sets.offsets is not None
     ):
@@ -200,6 +204,18 @@ def _mask_by_features(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tenso
     lane = F.pad(torch.where(mask, 0.0, -large).to(k.dtype)[..., None, None], (0, more - 1))
     lane = lane.expand(*k.shape[:-1], more)
     return F.pad(q, (0, more), value=large), torch.cat([k, lane], dim=-1)
+
+
+def _weigh_by_features(q: Tensor, k: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Add features to queries and keys that add `bias` (..., M) to the dot products.
+
+    A second feature holds what the first one lost when it was rounded to k's dtype.
+    """
+    first = bias.to(k.dtype)
+    second = (bias - first).to(k.dtype)
+    lanes = torch.stack([first, second], dim=-1).unsqueeze(-2)
+    lanes = lanes.expand(*k.shape[:-1], 2)
+    return F.pad(q, (0, 2), value=1.0), torch.cat([k, lanes], dim=-1)
 
 
 def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:

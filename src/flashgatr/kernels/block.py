@@ -40,6 +40,42 @@ class RowBlock(NamedTuple):
     logit_weights: LogitWeights
 
 
+class RowMemory(NamedTuple):
+    """What the items attend to, instead of each other."""
+
+    sets: Sets
+    log_weights: Tensor | None
+    """Added to the logits, in the shape of the sets."""
+    rows: Tensor | None = None
+    """The rows that are attended to; None for all of them."""
+    keys: Tensor | None = None
+    """(M, 1 or H, D): keys of other items; the rows' own keys are not computed then."""
+    values: Tensor | None = None
+    """(M, 1 or H, V)"""
+    kept: list[tuple[Tensor, Tensor]] | None = None
+    """If not None, every block appends the keys and values that its items attend to."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, sets: Sets) -> Tensor:
+        """Attention of the items of `sets`, whose own keys and values are k and v: (T, H, V)."""
+        if self.keys is not None and self.values is not None:
+            k, v = self.keys.to(q.dtype), self.values.to(q.dtype)
+        elif self.rows is not None:
+            k, v = k.index_select(0, self.rows), v.index_select(0, self.rows)
+        if self.kept is not None:
+            self.kept.append((k, v))
+        out = functional.attend(
+            q.unflatten(0, sets.shape),
+            k.unflatten(0, self.sets.shape),
+            v.unflatten(0, self.sets.shape),
+            scale=scale,
+            sets=sets,
+            context_sets=self.sets,
+            attention_mask=None,
+            log_weights=self.log_weights,
+        )
+        return out.flatten(0, -3)
+
+
 class RowContext(NamedTuple):
     """The inputs of a block besides its rows."""
 
@@ -57,6 +93,8 @@ class RowContext(NamedTuple):
     """If attention runs over the first of two item axes: the shape (..., first, second) of the
     items in the order of the rows. The items of `sets` are ordered by the second axis first.
     """
+    memory: RowMemory | None = None
+    """What the items attend to, if not each other."""
 
     @property
     def items(self) -> int:
@@ -127,7 +165,7 @@ def run_block(
 
 def _is_small(x: Tensor, context: RowContext) -> bool:
     """Whether our own kernel for attention within small sets can be used."""
-    if not context.sets.is_plain or context.attention_mask is not None:
+    if not context.sets.is_plain or context.attention_mask is not None or context.memory:
         return False
     # A traced graph is used for all sizes, so it must not depend on this one.
     return not torch.compiler.is_compiling() and context.sets.shape[-1] <= backend(x).SMALL_SET
@@ -138,7 +176,9 @@ def _attend(
 ) -> Tensor:
     """Attention of all items: (T, H·V)."""
     sets, mask, across = context.sets, context.attention_mask, context.across
-    if is_small:
+    if context.memory is not None:
+        out = context.memory.attend(q, k, v, scale, sets)
+    elif is_small:
         out = small_attention(q, k, v, context.items, context.step, scale)
     elif across and sets.is_plain and mask is None and k.shape[1] == q.shape[1]:
         out = _attend_folded(q, k, v, scale, across)
@@ -153,7 +193,7 @@ def _attend(
             attention_mask=mask,
         )
         out = context.by_row(out)
-    return out.flatten(1)  # type: ignore[no-any-return]
+    return out.flatten(1)
 
 
 def _attend_folded(q: Tensor, k: Tensor, v: Tensor, scale: float, shape: tuple[int, ...]) -> Tensor:

@@ -126,6 +126,11 @@ class BlockPlan:
         """Heads to which re-inserted channels are added: queries, keys, perhaps values."""
         return self.queries + self.keys * (1 + self.reinsert_values)
 
+    @property
+    def of_queries(self) -> BlockPlan:
+        """The plan of the same block for items that compute no keys and values of their own."""
+        return block_plan(*(0 if n == "keys" else getattr(self, n) for n in _FIELDS))
+
     def _fields(self) -> tuple[float, ...]:
         return tuple(getattr(self, name) for name in _FIELDS)
 

@@ -29,6 +29,20 @@ class Heads(NamedTuple):
     s: Tensor
 
 
+class Memory(NamedTuple):
+    """Keys and values of the items of a set, as attention reads them."""
+
+    keys: Tensor
+    """(..., M, 1 or H, features)"""
+    values: Tensor
+    """(..., M, 1 or H, 16 C + S)"""
+    channels: int
+    """C, the multivector channels of a value."""
+    sets: Sets | None = None
+    log_weights: Tensor | None = None
+    """(..., M), added to the logits."""
+
+
 def _require_heads(num_heads: int) -> None:
     if num_heads < 1:
         raise ValueError(f"num_heads must be at least 1, got {num_heads}")
@@ -73,21 +87,40 @@ class GeometricAttention(nn.Module):
         attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(..., N, H·C, 16) and (..., N, H·S), heads outermost."""
-        channels = v.mv.shape[-2]
+        memory = self.memory(k, v, context_sets if context_sets is not None else sets)
+        return self.read(q, memory, sets=sets, attention_mask=attention_mask)
+
+    def memory(
+        self, k: Heads, v: Heads, sets: Sets | None = None, log_weights: Tensor | None = None
+    ) -> Memory:
+        """What `read` needs of keys and values."""
         values = torch.cat([v.mv.flatten(-2), v.s], dim=-1)
+        keys = functional.key_features(k.mv, k.s, self.distance_aware, self.epsilon)
+        return Memory(keys.to(values.dtype), values, v.mv.shape[-2], sets, log_weights)
+
+    def read(
+        self,
+        q: Heads,
+        memory: Memory,
+        *,
+        sets: Sets | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Attention of the queries to a memory: (..., N, H·C, 16) and (..., N, H·S)."""
+        channels, values = memory.channels, memory.values
         how = self.distance_aware, self.epsilon
         queries = functional.query_features(q.mv, q.s, *how, self.weights).to(values.dtype)
-        keys = functional.key_features(k.mv, k.s, *how).to(values.dtype)
         out = functional.attend(
             queries,
-            keys,
+            memory.keys,
             values,
             scale=self.scale,
             sets=sets,
-            context_sets=context_sets if context_sets is not None else sets,
+            context_sets=memory.sets,
             attention_mask=attention_mask,
+            log_weights=memory.log_weights,
         )
-        mv, s = out.split([channels * BLADES, v.s.shape[-1]], dim=-1)
+        mv, s = out.tensor_split([channels * BLADES], dim=-1)
         # (..., N, H, C·16) to (..., N, H·C, 16): heads outermost
         return mv.unflatten(-1, (channels, BLADES)).flatten(-3, -2), s.flatten(-2)
 
@@ -214,7 +247,33 @@ class SelfAttention(_Projected):
         reinsert: tuple[Tensor, Tensor] | None = None,
         sets: Sets | None = None,
         attention_mask: Tensor | None = None,
+        memory: Memory | None = None,
     ) -> tuple[Tensor, Tensor]:
+        """`memory`: what the items attend to, instead of each other; see `memory_of`."""
+        q, k, v = self._project(mv, s, reinsert)
+        if memory is None:
+            memory = self.attention.memory(self._rotate(k, sets), v, sets)
+        q = self._rotate(q, sets)
+        mv, s = self.attention.read(q, memory, sets=sets, attention_mask=attention_mask)
+        mv, s = self.dropout(*self.output(mv, s))
+        return mv, s
+
+    def memory_of(
+        self,
+        mv: Tensor,
+        s: Tensor,
+        reinsert: tuple[Tensor, Tensor] | None = None,
+        sets: Sets | None = None,
+        log_weights: Tensor | None = None,
+    ) -> Memory:
+        """Keys and values of these items, for items that attend to them without being read."""
+        _, k, v = self._project(mv, s, reinsert)
+        return self.attention.memory(self._rotate(k, sets), v, sets, log_weights)
+
+    def _project(
+        self, mv: Tensor, s: Tensor, reinsert: tuple[Tensor, Tensor] | None
+    ) -> list[Heads]:
+        """Queries, keys and values."""
         qkv_mv, qkv_s = self.qkv(mv, s)
         if self.reinsert is None:
             if reinsert is not None and reinsert[0].shape[-2] + reinsert[1].shape[-1]:
@@ -228,11 +287,8 @@ class SelfAttention(_Projected):
             more_mv, more_s = self.reinsert(*reinsert)
             qkv_mv = qkv_mv + F.pad(more_mv, (0, 0, 0, qkv_mv.shape[-2] - more_mv.shape[-2]))
             qkv_s = qkv_s + F.pad(more_s, (0, qkv_s.shape[-1] - more_s.shape[-1]))
-        q, k, v = self.split_heads((qkv_mv, qkv_s), [self.num_heads, self.kv_heads, self.kv_heads])
-        q, k = self._rotate(q, sets), self._rotate(k, sets)
-        mv, s = self.attention(q, k, v, sets=sets, attention_mask=attention_mask)
-        mv, s = self.dropout(*self.output(mv, s))
-        return mv, s
+        heads = [self.num_heads, self.kv_heads, self.kv_heads]
+        return self.split_heads((qkv_mv, qkv_s), heads)
 
 
 class CrossAttention(_Projected):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..batch import Sets
 from ..config import GATrConfig
 from ..recomputation import recomputed
-from .attention import SelfAttention
+from .attention import Memory, SelfAttention
 from .mlp import GeoMLP
 from .norm import EquiLayerNorm
 
@@ -36,6 +36,8 @@ class Surroundings(NamedTuple):
     attention_mask: Tensor | None = None
     recompute: str | None = None
     """The half that the backward pass computes again to save memory: "attention", "mlp" or None."""
+    memory: Memory | None = None
+    """Keys and values that the items attend to, instead of each other."""
 
 
 class GATrBlock(nn.Module):
@@ -44,7 +46,8 @@ class GATrBlock(nn.Module):
     `around` is a `flashgatr.nn.Surroundings`: the e123 component of the join's reference,
     broadcastable to (..., N); a pair (mv, s) of input channels to re-insert, of width zero if
     there are none; a `Sets` that describes which items form a sample; an attention mask or None;
-    the half of the block to recompute in the backward pass, or None.
+    the half of the block to recompute in the backward pass, or None; a `Memory` of other items
+    that the items attend to, or None if they attend to each other.
     """
 
     def __init__(self, config: GATrConfig, *, rotary: bool = False) -> None:
@@ -86,13 +89,24 @@ class GATrBlock(nn.Module):
     def forward(self, mv: Tensor, s: Tensor, around: Surroundings) -> Pair:
         def attention(mv: Tensor, s: Tensor) -> Pair:
             context = around.reinsert, around.sets, around.attention_mask
-            return _add((mv, s), self.attention(*self.norm(mv, s), *context))
+            more = {} if around.memory is None else dict(memory=around.memory)
+            return _add((mv, s), self.attention(*self.norm(mv, s), *context, **more))
 
         def mlp(mv: Tensor, s: Tensor) -> Pair:
             return _add((mv, s), self.mlp(*self.norm(mv, s), around.reference))
 
         mv, s = recomputed(around.recompute == "attention", attention, mv, s)
         return recomputed(around.recompute == "mlp", mlp, mv, s)
+
+    def memory_of(
+        self, mv: Tensor, s: Tensor, around: Surroundings, log_weights: Tensor | None
+    ) -> Memory:
+        """Keys and values of these items, for the `memory` of other items' surroundings.
+
+        log_weights: (..., N), added to the logits of attention to these items, or None.
+        """
+        mv, s = self.norm(mv, s)
+        return self.attention.memory_of(mv, s, around.reinsert, around.sets, log_weights)
 
 
 def _add(x: Pair, y: Pair) -> Pair:

@@ -163,7 +163,8 @@ def features_backward(
     The learned weights are the logarithms of beta (H, C), alpha (H) and gamma (H), in this order.
     """
     items = g_q.shape[0]
-    out = raw.new_empty(items, raw.shape[1])
+    # The programs of the values write zeros into the padding; without values, nobody does.
+    out = (raw.new_empty if heads.keys else raw.new_zeros)(items, raw.shape[1])
     programs = _programs(heads, items)
     parts = torch.empty(programs, heads.learned, device=raw.device)
     if items:

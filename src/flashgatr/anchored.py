@@ -1,0 +1,385 @@
+"""AnchoredGATr: GATr on a few anchors, whose keys and values any number of queries can read.
+
+    encode    anchors x_M:   x = block(x),          keys and values of every block are kept
+    decode    queries x_N:   x = block(x; kept),    in every block, the queries read the anchors
+
+Queries neither read each other nor change the anchors. The cost is N·M instead of N², and the
+queries can be computed in tiles of any order. The frame (centre, unit of length, join reference)
+is that of the anchors. A query with an anchor's input has the anchor's output, and with all items
+as anchors the network is GATr. The parameters are those of GATr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import arguments
+from .anchors import anchor_sets, rows_of, select
+from .batch import Sets
+from .config import GATrConfig
+from .frame import Frame, JoinReference
+from .kernels.block import RowMemory
+from .model import GATr
+from .nn.attention import Memory
+from .nn.block import GATrBlock, Surroundings
+
+TILE = 65536
+"""Queries that `decode` computes at a time."""
+
+Outputs = tuple[Tensor, Tensor]
+
+
+class Anchors(NamedTuple):
+    """What queries need to know of encoded anchors, and the anchors' own outputs."""
+
+    mv: Tensor
+    """(..., M, C, 16): output of the anchors."""
+    s: Tensor
+    """(..., M, S): output of the anchors."""
+    keys: tuple[Tensor, ...]
+    """Keys of every block, in the layout of the kernels or of the plain modules."""
+    values: tuple[Tensor, ...]
+    """Values of every block."""
+    frame: Frame
+    sets: Sets
+    weights: Tensor | None
+    """(..., M): how many items an anchor stands for; None for one each."""
+    is_fused: bool
+    """Whether keys and values are in the layout of the kernels."""
+
+    @property
+    def log_weights(self) -> Tensor | None:
+        return None if self.weights is None else self.weights.log()
+
+    def sample(self, number: int) -> Anchors:
+        """The anchors of one sample of packed sets."""
+        if self.sets.offsets is None:
+            raise ValueError("these anchors are not packed; `sample` is for packed sets")
+        begin, end = self.sets.offsets[number : number + 2].tolist()
+        center = self.frame.center
+        return self._replace(
+            mv=self.mv[begin:end],
+            s=self.s[begin:end],
+            keys=tuple(x[begin:end] for x in self.keys),
+            values=tuple(x[begin:end] for x in self.values),
+            frame=Frame(
+                self.frame.reference[number],
+                None if center is None else center[number],
+                self.frame.length,
+            ),
+            sets=Sets((end - begin,)),
+            weights=None if self.weights is None else self.weights[begin:end],
+        )
+
+
+class AnchoredGATr(GATr):
+    """GATr in which all items attend to a few of them, the anchors.
+
+    `net(mv, s, anchors=index)` computes all items at once. `encode` and `decode` compute any number
+    of queries, in tiles. Without anchors the network is a GATr; it reads and writes GATr's files.
+
+    >>> net = AnchoredGATr(in_mv_channels=1, out_mv_channels=1, num_blocks=1, num_heads=2,
+    ...                    hidden_mv_channels=4, hidden_s_channels=8)
+    >>> mv = torch.randn(100, 1, 16)
+    >>> state = net.encode(mv[:10])
+    >>> net.decode(state, mv, tile=32)[0].shape
+    torch.Size([100, 1, 16])
+    """
+
+    @classmethod
+    def _saved_as(cls) -> str:
+        return GATr.__name__
+
+    def _check_config(self, config: GATrConfig) -> None:
+        if config.rotary:
+            raise ValueError(
+                f"rotary={config.rotary} orders the items of a sequence, but queries have no place "
+                "among the anchors; use rotary=False"
+            )
+
+    def forward(
+        self,
+        mv: Tensor,
+        s: Tensor | None = None,
+        *,
+        anchors: Tensor | None = None,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+        attention_mask: Any = None,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+        join_reference: JoinReference = "data",
+        center: Tensor | None = None,
+        frame: Frame | None = None,
+    ) -> Outputs:
+        """As `GATr.forward`, but all items attend to the anchors alone.
+
+        anchors: numbers of the anchors, (..., M) as `choose_anchors` returns them; None for GATr.
+        weights: (..., M), how many items each anchor stands for; see `cell_weights`.
+        """
+        if anchors is None:
+            if weights is not None:
+                raise ValueError("weights are those of anchors; pass anchors=…, too")
+            return super().forward(
+                mv,
+                s,
+                mask=mask,
+                attention_mask=attention_mask,
+                offsets=offsets,
+                max_items=max_items,
+                join_reference=join_reference,
+                center=center,
+                frame=frame,
+            )
+        if attention_mask is not None:
+            raise ValueError(
+                "attention_mask cannot be combined with anchors; the items attend to all anchors "
+                "of their sample"
+            )
+        mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
+        theirs, rows = anchor_sets(anchors, sets), rows_of(anchors, sets)
+        weights = _checked_weights(weights, theirs, mv)
+        chosen = select(mv, rows, sets, anchors)
+        frame = self._frame_or(frame, chosen, theirs, join_reference, center)
+        log_weights = None if weights is None else weights.log()
+        mv = frame.enter(mv, sets)
+        (around,) = self._surroundings(frame, mv, s, sets, None)
+
+        def of(x: Tensor) -> Tensor:
+            return select(x, rows, sets, anchors)
+
+        def memory_of(i: int, mv: Tensor, s: Tensor) -> Memory:
+            reinsert = of(around.reinsert[0]), of(around.reinsert[1])
+            context = around._replace(reinsert=reinsert, sets=theirs)
+            return self._block(i).memory_of(of(mv), of(s), context, log_weights)
+
+        memories = [RowMemory(theirs, log_weights, rows)]
+        mv, s = self._run(mv, s, around, memories, memory_of, self.obstacle(mv) is None)
+        return sets.keep(frame.leave(mv, sets)), sets.keep(s)
+
+    def encode(
+        self,
+        mv: Tensor,
+        s: Tensor | None = None,
+        *,
+        weights: Tensor | None = None,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+        join_reference: JoinReference = "data",
+        center: Tensor | None = None,
+        frame: Frame | None = None,
+    ) -> Anchors:
+        """Run the network on the anchors; the result holds what queries read, and the outputs.
+
+        mv, s: input of the anchors alone. weights: (..., M), how many items each anchor stands for.
+        The other arguments are those of `GATr.forward`.
+        """
+        self._refuse_dropout("encode")
+        mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
+        if sets.is_plain and not sets.shape[-1]:
+            raise ValueError(f"expected at least one anchor, got shape {tuple(mv.shape)}")
+        weights = _checked_weights(weights, sets, mv)
+        frame = self._frame_or(frame, mv, sets, join_reference, center)
+        log_weights = None if weights is None else weights.log()
+        mv = frame.enter(mv, sets)
+        (around,) = self._surroundings(frame, mv, s, sets, None)
+        around = around._replace(recompute=None)
+        kept: list[tuple[Tensor, Tensor]] = []
+
+        def memory_of(i: int, mv: Tensor, s: Tensor) -> Memory:
+            memory = self._block(i).memory_of(mv, s, around, log_weights)
+            kept.append((memory.keys, memory.values))
+            return memory
+
+        is_fused = self.obstacle(mv) is None
+        memories = [RowMemory(sets, log_weights, kept=kept)]
+        mv, s = self._run(mv, s, around, memories, memory_of, is_fused)
+        keys, values = zip(*kept[: len(self.blocks)], strict=True)  # a backward pass appends more
+        mv = sets.keep(frame.leave(mv, sets))
+        return Anchors(mv, sets.keep(s), keys, values, frame, sets, weights, is_fused)
+
+    def decode(
+        self,
+        state: Anchors,
+        mv: Tensor,
+        s: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        offsets: Tensor | None = None,
+        tile: int | None = TILE,
+    ) -> Outputs:
+        """Outputs of queries, which read the encoded anchors: as `GATr.forward`.
+
+        state: what `encode` returned, with the same samples. Packed anchors need packed queries.
+        tile: queries that are computed at a time. Every tile is padded to this number of queries,
+            so that the output of a query does not depend on the other ones, not even in its last
+            bit. None computes all queries at once, without padding.
+        """
+        self._refuse_dropout("decode")
+        if tile is not None and (not isinstance(tile, int) or tile < 1):
+            raise ValueError(f"tile must be an integer of at least 1, or None; got {tile!r}")
+        mv, s, sets = self._checked(mv, s, mask, offsets, None)
+        _check_samples(state, sets)
+        if tile is None or torch.compiler.is_compiling():
+            mv, s = self._read(state, mv, s, sets)
+            return sets.keep(mv), sets.keep(s)
+        with self.frozen():
+            if sets.offsets is None:
+                mv, s = self._read_tiles(state, mv, s, tile)
+                return sets.keep(mv), sets.keep(s)
+            samples = zip(mv.split(sets.lengths), s.split(sets.lengths), strict=True)
+            found = [
+                self._read_tiles(state.sample(i), *sample, tile) for i, sample in enumerate(samples)
+            ]
+            mv, s = _joined([self._nothing(mv[:0], s[:0]), *found], 0)
+            return mv, s
+
+    def field(
+        self,
+        state: Anchors,
+        embed: Callable[[Tensor], Any],
+        *,
+        extract: Callable[[Tensor, Tensor], Any] | None = None,
+        tile: int = TILE,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> Callable[[Tensor], Any]:
+        """A function from positions (..., N, 3) to the outputs of queries there.
+
+        embed: maps positions to the input of the network, mv or (mv, s). It is called tile by tile,
+            and so is the network, so that their memory does not depend on N.
+        extract: maps the outputs (mv, s) of a tile to a tensor, which the function then returns
+            instead of the pair of outputs.
+        progress: called with the number of finished queries and N after every tile.
+        """
+        if state.sets.offsets is not None:
+            raise ValueError("a field has one set of anchors; take one with state.sample(number)")
+
+        def at(position: Tensor) -> Any:
+            found, total = [], position.shape[-2]
+            with self.frozen():
+                for part in position.split(tile, dim=-2):
+                    given = embed(part)
+                    pair = (given, None) if isinstance(given, Tensor) else given
+                    out = self.decode(state, *pair, tile=tile)
+                    found.append(out if extract is None else (extract(*out),))
+                    if progress is not None:
+                        progress(min(len(found) * tile, total), total)
+            joined = _joined(found, len(state.sets.samples))
+            return joined if extract is None else joined[0]
+
+        return at
+
+    def _block(self, i: int) -> GATrBlock:
+        return self.blocks[i]  # type: ignore[return-value]
+
+    def _run(
+        self,
+        mv: Tensor,
+        s: Tensor,
+        around: Surroundings,
+        memories: Sequence[RowMemory],
+        memory_of: Callable[[int, Tensor, Tensor], Memory],
+        is_fused: bool,
+    ) -> Outputs:
+        """The network within its frame; `memories` are for the kernels, `memory_of` for modules."""
+        if is_fused:
+            return self._fast.run(mv, s, [around], self.linear_in, self.linear_out, memories)
+        return self._run_plain(mv, s, [around], memory_of)
+
+    def _read(self, state: Anchors, mv: Tensor, s: Tensor, sets: Sets) -> Outputs:
+        """The outputs of all these queries in one pass."""
+        if not mv.shape[-3]:
+            return self._nothing(mv, s)
+        obstacle = self.obstacle(mv)
+        if state.is_fused and obstacle is not None:
+            raise ValueError(
+                f"the fused kernels encoded the anchors, but they cannot run now ({obstacle}); "
+                "encode the anchors again"
+            )
+        frame, log_weights = state.frame.for_input(mv, sets), state.log_weights
+        mv = frame.enter(mv, sets)
+        (around,) = self._surroundings(frame, mv, s, sets, None)
+
+        def memory_of(i: int, mv: Tensor, s: Tensor) -> Memory:
+            channels = self._block(i).attention.widths[0]
+            return Memory(state.keys[i], state.values[i], channels, state.sets, log_weights)
+
+        memories = [
+            RowMemory(state.sets, log_weights, None, k, v)
+            for k, v in zip(state.keys, state.values, strict=True)
+        ]
+        mv, s = self._run(mv, s, around, memories, memory_of, state.is_fused)
+        return frame.leave(mv, sets), s
+
+    def _read_tiles(self, state: Anchors, mv: Tensor, s: Tensor, tile: int) -> Outputs:
+        """The outputs of the queries of padded or plain sets, tile by tile."""
+        found = [self._nothing(mv[..., :0, :, :], s[..., :0, :])]
+        for part_mv, part_s in zip(mv.split(tile, dim=-3), s.split(tile, dim=-2), strict=True):
+            size = part_mv.shape[-3]
+            rest = tile - size
+            if rest:
+                part_mv = F.pad(part_mv, (0, 0, 0, 0, 0, rest))
+                part_s = F.pad(part_s, (0, 0, 0, rest))
+            out_mv, out_s = self._read(state, part_mv, part_s, Sets(part_mv.shape[:-2]))
+            found.append((out_mv[..., :size, :, :], out_s[..., :size, :]))
+        mv, s = _joined(found, mv.dim() - 3)
+        return mv, s
+
+    def _nothing(self, mv: Tensor, s: Tensor) -> Outputs:
+        """The outputs of no queries."""
+        c = self.config
+        out = mv.new_zeros(*mv.shape[:-2], c.out_mv_channels, mv.shape[-1])
+        return out, s.new_zeros(*s.shape[:-1], c.out_s_channels)
+
+    def _refuse_dropout(self, method: str) -> None:
+        if self.training and self.config.dropout:
+            raise ValueError(
+                f"{method} has no dropout, because queries must read the same anchors in every "
+                "call; call net.eval() first, or train with net(mv, s, anchors=…)"
+            )
+
+
+def _joined(parts: Sequence[tuple[Any, ...]], dim: int) -> Any:
+    """The parts' first tensors joined along the items' axis, their second ones, and so on."""
+    return tuple(torch.cat(x, dim=dim) for x in zip(*parts, strict=True))
+
+
+def _checked_weights(weights: Tensor | None, sets: Sets, mv: Tensor) -> Tensor | None:
+    """The weights of anchors in the dtype of mv; one in the padding."""
+    if weights is None:
+        return None
+    if not isinstance(weights, Tensor):
+        raise TypeError(f"weights must be a tensor, got {type(weights).__name__}")
+    if weights.shape != sets.shape:
+        raise ValueError(
+            f"weights must have the shape of the anchors, {tuple(sets.shape)}; got "
+            f"{tuple(weights.shape)}"
+        )
+    if sets.mask is not None:
+        weights = torch.where(sets.mask, weights, 1)
+    if arguments.can_be_read(weights) and not bool((weights > 0).all()):
+        raise ValueError(
+            "weights must be positive, but some are zero, negative or NaN; leave out anchors "
+            "that stand for no items"
+        )
+    return weights.to(mv)
+
+
+def _check_samples(state: Anchors, sets: Sets) -> None:
+    if not isinstance(state, Anchors):
+        raise TypeError(f"state must be what encode returned, got {type(state).__name__}")
+    theirs = state.sets
+    if (theirs.offsets is None) != (sets.offsets is None):
+        packed, other = ("queries", "anchors") if theirs.offsets is None else ("anchors", "queries")
+        raise ValueError(f"only the {packed} are packed; pass offsets for the {other}, too")
+    if theirs.samples != sets.samples:
+        raise ValueError(
+            f"the anchors have samples of shape {theirs.samples}, the queries {sets.samples}; they "
+            "must agree"
+        )

@@ -1,0 +1,267 @@
+"""Anchors: a few items of a large set that stand for all of it.
+
+    farthest   first the item farthest from the centroid, then always the item farthest from all
+               anchors so far
+    random     the items with the largest random keys, which depend on item numbers alone
+
+Motions preserve distances, but not their rounding. On regular shapes many items are equally far,
+and rounding would decide between them. All squared distances within a tolerance of the largest
+therefore count as equal, and the item of the lowest number is taken.
+
+Shapes: B samples, N items, M anchors; position_BN3.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from . import arguments
+from .batch import Sets, packed_to_padded
+
+_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""The tolerance of squared distances, relative to the sample's squared radius.
+
+A motion changes them by about 1e-7 in float32 and 1e-16 in float64.
+"""
+_PAIRS = 1 << 22
+"""`cell_weights` computes about this many distances at a time."""
+_STEP, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
+"""The constants of SplitMix64, as signed integers."""
+
+
+def choose_anchors(
+    position: Tensor,
+    count: int,
+    *,
+    method: Literal["farthest", "random"] = "farthest",
+    mask: Tensor | None = None,
+    offsets: Tensor | None = None,
+    seed: int = 0,
+) -> Tensor:
+    """Numbers of `count` items of every sample: (..., count), or (B · count) for packed sets.
+
+    position: (..., N, 3), float32 or float64.
+    method: "farthest" spreads the anchors evenly over the shape; "random" does not look at the
+        positions. Both choose an item at most once.
+    mask, offsets: as for `GATr`. For packed sets the numbers count the items of all samples, so
+        that `position[index]` is packed again, with `count` items per sample.
+    seed: of "random"; the choice depends on it, on the number of the sample and on how many valid
+        items the sample has. It is the same on every device.
+
+    >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
+    >>> choose_anchors(line, 3)
+    tensor([3, 0, 2])
+    """
+    sets = _checked_sets(position, mask, offsets)
+    _check_choice(count, method, seed, sets)
+    begins = None
+    if sets.offsets is not None:
+        begins = sets.offsets[:-1, None]
+        position, mask = packed_to_padded(position, sets.offsets)
+        sets = Sets(position.shape[:-1], mask=mask)
+    if method == "random":
+        index = _random(sets, count, seed, position.device)
+    else:
+        index = _farthest(position, sets, count)
+    return index if begins is None else (index + begins).flatten()
+
+
+@torch.no_grad()
+def cell_weights(
+    position: Tensor,
+    index: Tensor,
+    *,
+    mask: Tensor | None = None,
+    offsets: Tensor | None = None,
+) -> Tensor:
+    """The number of items for which each anchor is the nearest one, in the shape of `index`.
+
+    index: as `choose_anchors` returns it. If several anchors are nearest, up to the tolerance of
+    `choose_anchors`, the item counts for the first. The weights of a sample add up to its number of
+    valid items. Their dtype is that of `position`.
+
+    >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
+    >>> cell_weights(line, torch.tensor([3, 1]))
+    tensor([1., 3.])
+    """
+    sets = _checked_sets(position, mask, offsets)
+    anchors = anchor_sets(index, sets)
+    chosen = select(position, rows_of(index, sets), sets, index)
+    if sets.offsets is not None:
+        groups = zip(position.split(sets.lengths), chosen.split(anchors.lengths), strict=True)
+    else:
+        items = position.reshape(-1, *position.shape[-2:]).unbind()
+        if mask is not None:
+            valid = mask.reshape(-1, mask.shape[-1])
+            items = tuple(x[keep] for x, keep in zip(items, valid, strict=True))
+        groups = zip(items, chosen.reshape(-1, *chosen.shape[-2:]).unbind(), strict=True)
+    found = [_cells(*group) for group in groups]
+    return torch.cat(found).reshape(index.shape) if found else position.new_zeros(index.shape)
+
+
+def anchor_sets(index: Tensor, sets: Sets) -> Sets:
+    """The sets that the items of these numbers form. Invalid numbers raise an error."""
+    if not isinstance(index, Tensor) or index.dtype not in (torch.int32, torch.int64):
+        got = index.dtype if isinstance(index, Tensor) else type(index).__name__
+        raise TypeError(f"anchors must be a tensor of integers, the numbers of items; got {got}")
+    is_packed = sets.offsets is not None
+    if index.dim() < 1 or (index.dim() > 1 if is_packed else index.shape[:-1] != sets.samples):
+        expected = "(all anchors)" if is_packed else f"{(*sets.samples, 'M')}"
+        raise ValueError(
+            f"anchors must have the shape {expected}, one number per anchor; got "
+            f"{tuple(index.shape)}"
+        )
+    if index.numel() and arguments.can_be_read(index):
+        _check_numbers(index, sets)
+    if sets.sample is None or sets.offsets is None:
+        return Sets(index.shape)
+    ends = torch.arange(sets.offsets.shape[0], device=index.device)
+    return Sets(index.shape, offsets=torch.searchsorted(sets.sample[index], ends))
+
+
+def rows_of(index: Tensor, sets: Sets) -> Tensor:
+    """The numbers of these items, per sample or packed, among the items of all samples."""
+    if sets.offsets is not None:
+        return index
+    begins = torch.arange(math.prod(sets.samples), device=index.device) * sets.shape[-1]
+    return (index + begins.reshape(*sets.samples, 1)).flatten()
+
+
+def select(x: Tensor, rows: Tensor, sets: Sets, index: Tensor) -> Tensor:
+    """x (items, ...) at the items of `index`: (*index.shape, ...). rows: `rows_of(index, sets)`."""
+    flat = x.flatten(0, len(sets.shape) - 1).index_select(0, rows)
+    return flat.reshape(*index.shape, *x.shape[len(sets.shape) :])
+
+
+@torch.no_grad()
+def _farthest(position: Tensor, sets: Sets, count: int) -> Tensor:
+    """Farthest points of padded sets, (..., count).
+
+    The loop only launches kernels on tensors of fixed shape and reads nothing from the device, so
+    that a CUDA graph can capture it.
+    """
+    centred, radius = _centred(position, sets)
+    tolerance = _TOLERANCES[position.dtype] * radius.reshape(-1, 1)
+    x_BN3 = centred.reshape(-1, *centred.shape[-2:])
+    square_BN1 = x_BN3.square().sum(-1, keepdim=True)
+    distance_BN1, nearest_BN = square_BN1.clone(), square_BN1.squeeze(-1).clone()
+    if sets.mask is not None:
+        nearest_BN.masked_fill_(~sets.mask.reshape(nearest_BN.shape), -math.inf)
+    index_BM = torch.empty(x_BN3.shape[0], count, dtype=torch.int64, device=x_BN3.device)
+    for i in range(count):
+        least = nearest_BN.amax(-1, keepdim=True).sub_(tolerance)
+        chosen_B1 = (nearest_BN >= least).byte().argmax(-1, keepdim=True)  # the first of these
+        index_BM[:, i : i + 1].copy_(chosen_B1)
+        at = chosen_B1[..., None]
+        point_B31 = x_BN3.gather(1, at.expand(-1, -1, 3)).mT
+        torch.baddbmm(square_BN1, x_BN3, point_B31, alpha=-2, out=distance_BN1)
+        distance_BN1.add_(square_BN1.gather(1, at))
+        if i == 0:  # so far the distances were those from the centroid
+            nearest_BN.masked_fill_(nearest_BN > -math.inf, math.inf)
+        torch.minimum(nearest_BN, distance_BN1.squeeze(-1), out=nearest_BN)
+        nearest_BN.scatter_(1, chosen_B1, -math.inf)
+    return index_BM.reshape(*sets.samples, count)
+
+
+def _random(sets: Sets, count: int, seed: int, device: torch.device) -> Tensor:
+    """The items of padded sets with the largest random keys, (..., count).
+
+    SplitMix64 maps (seed, sample, number of the valid item) to the key. For one sample it is a
+    bijection, so no two keys are equal.
+    """
+    start = torch.full((1,), seed, dtype=torch.int64, device=device)
+    samples = torch.arange(math.prod(sets.samples), device=device).reshape(*sets.samples, 1)
+    key = _mixed(_mixed(_mixed(start) + samples) + sets.positions(device))
+    if sets.mask is not None:
+        key = key.masked_fill(~sets.mask, torch.iinfo(torch.int64).min)
+    return key.topk(count, dim=-1).indices
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """One step of SplitMix64 from the state x. Products of 64-bit integers wrap around."""
+
+    def folded(x: Tensor, bits: int) -> Tensor:
+        return x ^ ((x >> bits) & ((1 << (64 - bits)) - 1))  # a shift that fills with zeros
+
+    return folded(folded(folded(x + _STEP, 30) * _FIRST, 27) * _SECOND, 31)
+
+
+def _centred(position: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
+    """Positions relative to the centroid in float64, padding at zero, and the squared radius."""
+    wide = sets.keep(position.double())
+    centred = sets.keep(wide - sets.spread(sets.mean(wide)))
+    square = centred.square().sum(-1)
+    if not square.shape[-1]:
+        return centred, square.new_zeros(sets.samples)
+    return centred, square.amax(-1)
+
+
+def _cells(position: Tensor, anchors: Tensor) -> Tensor:
+    """Items (N, 3) per nearest anchor (M, 3) of one sample."""
+    sets = Sets(position.shape[:-1])
+    centred, radius = _centred(position, sets)
+    x_M3 = anchors.double() - sets.mean(position.double())
+    square_M = x_M3.square().sum(-1)
+    counts = position.new_zeros(len(anchors))
+    if not len(anchors):
+        return counts
+    for tile in centred.split(max(_PAIRS // len(anchors), 1)):
+        distance = torch.addmm(square_M, tile, x_M3.T, alpha=-2)  # less the same for all anchors
+        most = distance.amin(-1, keepdim=True) + _TOLERANCES[position.dtype] * radius
+        nearest = (distance <= most).byte().argmax(-1)  # the first of these
+        counts.index_add_(0, nearest, counts.new_ones(len(tile)))
+    return counts
+
+
+def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None) -> Sets:
+    if not isinstance(position, Tensor):
+        raise TypeError(f"position must be a tensor, got {type(position).__name__}")
+    if position.dim() < 2 or position.shape[-1] != 3:
+        raise ValueError(f"expected positions (..., N, 3), got {tuple(position.shape)}")
+    if position.dtype not in _TOLERANCES:
+        raise TypeError(
+            f"position must be float32 or float64, got {position.dtype}; convert it with .float()"
+        )
+    sets = Sets(position.shape[:-1], mask=mask, offsets=offsets, device=position.device)
+    if arguments.can_be_read(position) and not bool(sets.keep(position).isfinite().all()):
+        raise ValueError("position has NaN or infinite values; check your data")
+    return sets
+
+
+def _check_choice(count: int, method: str, seed: int, sets: Sets) -> None:
+    if method not in ("farthest", "random"):
+        raise ValueError(f"unknown method {method!r}; expected 'farthest' or 'random'")
+    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"count must be an integer of at least 1, got {count!r}")
+    fewest = _fewest_items(sets)
+    if fewest is not None and count > fewest:
+        raise ValueError(
+            f"got count={count}, but a sample has only {fewest} items; choose fewer anchors"
+        )
+
+
+def _fewest_items(sets: Sets) -> int | None:
+    """Valid items of the smallest sample; None if there is no sample or it cannot be read."""
+    if sets.is_plain:
+        return sets.shape[-1]
+    sizes = sets.offsets.diff() if sets.mask is None else sets.mask.sum(-1)  # type: ignore[union-attr]
+    return int(sizes.min()) if sizes.numel() and arguments.can_be_read(sizes) else None
+
+
+def _check_numbers(index: Tensor, sets: Sets) -> None:
+    """Read the numbers and raise an error if they do not belong to valid items in order."""
+    least, most, items = int(index.min()), int(index.max()), sets.shape[-1]
+    if least < 0 or most >= items:
+        raise ValueError(
+            f"anchors must be numbers of items, from 0 to {items - 1}; got {least} to {most}"
+        )
+    if sets.mask is not None and not bool(sets.mask.take_along_dim(index.long(), -1).all()):
+        raise ValueError("anchors must be valid items, but for some of them mask is False")
+    if sets.sample is not None and bool((sets.sample[index].diff() < 0).any()):
+        raise ValueError("anchors of packed sets must be ordered by sample; sort them")

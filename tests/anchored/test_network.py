@@ -1,0 +1,265 @@
+"""AnchoredGATr: what its anchors and queries may depend on, on both paths."""
+
+import contextlib
+import copy
+
+import pytest
+import torch
+
+from flashgatr import AnchoredGATr, AxialGATr, GATr, LoadError, embed_point, versors
+from flashgatr.batch import pack, pad
+from flashgatr.kernels.paths import plain_kernels
+
+from .networks import VARIANTS, gap, make_data, make_net
+
+PATHS = {"fused": contextlib.nullcontext, "plain": plain_kernels}
+
+
+@pytest.fixture(params=PATHS)
+def path(request):
+    """Runs the test on one path, and fails if that path does not run."""
+    with PATHS[request.param]():
+        mv, _ = make_data(1)
+        assert (make_net().obstacle(mv) is None) == (request.param == "fused")
+        yield request.param
+
+
+pytestmark = pytest.mark.usefixtures("path")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_with_all_items_as_anchors_the_network_is_gatr(name):
+    net = make_net(**VARIANTS[name])
+    mv, s = make_data(2, 9)
+    expected = GATr.forward(net, mv, s)
+    state = net.encode(mv, s)
+    assert gap(net(mv, s), expected) == 0
+    assert gap(net(mv, s, anchors=torch.arange(9).expand(2, -1)), expected) < 1e-12
+    assert gap((state.mv, state.s), expected) < 1e-12
+    assert gap(net.decode(state, mv, s, tile=4), expected) < 1e-12
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_one_call_is_encode_and_decode(name):
+    net, index = make_net(**VARIANTS[name]), torch.tensor([[3, 8, 0, 5], [1, 2, 3, 9]])
+    mv, s = make_data(2, 10)
+    weights = torch.rand(2, 4).double() + 0.5
+    found = net(mv, s, anchors=index, weights=weights)
+    at = index[..., None]
+    given = mv.take_along_dim(at[..., None], 1), s.take_along_dim(at, 1)
+    state = net.encode(*given, weights=weights)
+    for tile in (3, 10, 64, None):
+        assert gap(net.decode(state, mv, s, tile=tile), found) < 1e-12
+    anchors = [x.take_along_dim(i, 1) for x, i in zip(found, (at[..., None], at), strict=True)]
+    assert gap(anchors, (state.mv, state.s)) < 1e-12
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_gradients_are_those_of_gatr_with_masked_attention(name):
+    net, index = make_net(**VARIANTS[name]), torch.tensor([3, 8, 0, 5])
+    mv, s = (x.requires_grad_() for x in make_data(10))
+    weights = (torch.rand(4).double() + 0.5).requires_grad_()
+    leaves = [mv, s, *net.parameters()]
+
+    def gradients(out):
+        outer = [torch.cos(torch.arange(x.numel()).to(x)).reshape(x.shape) for x in out]
+        return torch.autograd.grad(out, [weights, *leaves], outer)
+
+    bias = torch.full((10, 10), -torch.inf).double()
+    bias = bias.index_copy(1, index, weights.log().expand(10, -1))
+    frame = net.frame(mv[index])
+    out = GATr.forward(net, mv, s, attention_mask=bias, frame=frame)
+    expected = gradients(out)
+    found = net(mv, s, anchors=index, weights=weights)
+    assert gap(found, out) < 1e-12
+    assert gap(gradients(found), expected) < 1e-10
+    for tile in (4, None):
+        state = net.encode(mv[index], s[index], weights=weights)
+        found = net.decode(state, mv, s, tile=tile)
+        assert gap(gradients(found), expected) < 1e-10
+
+
+def test_the_weight_two_is_an_anchor_given_twice():
+    net = make_net()
+    (mv, s), (query, query_s) = make_data(5), make_data(7)
+    twice = [*range(5), 2]
+    state = net.encode(mv, s, weights=torch.tensor([1, 1, 2, 1, 1]))
+    # the frame is a mean over the anchors, to which a copy would add
+    doubled = net.encode(mv[twice], s[twice], frame=state.frame)
+    assert gap((doubled.mv[:5], doubled.s[:5]), (state.mv, state.s)) < 1e-13
+    expected = net.decode(doubled, query, query_s, tile=8)
+    assert gap(net.decode(state, query, query_s, tile=8), expected) < 1e-13
+
+
+def test_queries_in_any_order_and_number_have_the_same_bits():
+    for dtype in (torch.float32, torch.float64):
+        net = make_net(hidden_mv_channels=8, hidden_s_channels=16, num_heads=4).to(dtype)
+        (mv, s), (query, query_s) = make_data(33), make_data(150)
+        state = net.encode(mv.to(dtype), s.to(dtype), weights=torch.rand(33) + 0.5)
+        query, query_s = query.to(dtype), query_s.to(dtype)
+        with torch.no_grad():
+            expected = net.decode(state, query, query_s, tile=64)
+            parts = torch.randperm(150).split([1, 70, 63, 16])
+            for part in (*parts, *torch.randint(150, (5, 1))):
+                found = net.decode(state, query[part], query_s[part], tile=64)
+                assert all(torch.equal(x, y[part]) for x, y in zip(found, expected, strict=True))
+
+
+def test_anchors_and_queries_move_with_any_motion():
+    net = make_net()
+    (mv, s), (query, query_s) = make_data(6), make_data(9)
+    query[..., 0, :] = embed_point(5 * torch.randn(9, 3).double())  # also far from all anchors
+    state = net.encode(mv, s)
+    expected, expected_s = net.decode(state, query, query_s, tile=9)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        u = versors.sample(dtype=torch.float64)
+        moved = net.encode(versors.apply(u, mv), s)
+        found, found_s = net.decode(moved, versors.apply(u, query), query_s, tile=9)
+        assert gap((found, found_s), (versors.apply(u, expected), expected_s)) < 1e-11
+        assert gap((moved.mv,), (versors.apply(u, state.mv),)) < 1e-11
+
+
+def test_far_from_the_origin_nothing_but_the_input_is_rounded():
+    exact = make_net()
+    net = copy.deepcopy(exact).float()
+    points, s = torch.randn(20, 2, 3).double(), torch.randn(20, 1)
+
+    def scalars(net, mv, s):
+        return net.decode(net.encode(mv[:6], s[:6]), mv, s, tile=20)[1:]
+
+    for distance in (0.0, 1e4):
+        mv = embed_point(points + distance).float()
+        expected = scalars(exact, mv.double(), s.double())
+        assert gap([x.double() for x in scalars(net, mv, s)], expected) < 1e-5
+
+
+def test_packed_and_padded_sets_are_their_samples():
+    net, sizes, queries = make_net(), (3, 1, 5), (4, 6, 2)
+    anchors, asked = [make_data(n) for n in sizes], [make_data(n) for n in queries]
+    weights = [torch.rand(n).double() + 0.5 for n in sizes]
+    alone = [
+        net.decode(net.encode(*a, weights=w), *q, tile=4)
+        for a, w, q in zip(anchors, weights, asked, strict=True)
+    ]
+    (mv, offsets), (s, _), (w, _) = (
+        pack([a[0] for a in anchors]),
+        pack([a[1] for a in anchors]),
+        pack(weights),
+    )
+    (q, begins), (q_s, _) = pack([q[0] for q in asked]), pack([q[1] for q in asked])
+    state = net.encode(mv, s, weights=w, offsets=offsets)
+    expected = [torch.cat(x) for x in zip(*alone, strict=True)]
+    for tile in (4, None):
+        assert gap(net.decode(state, q, q_s, offsets=begins, tile=tile), expected) < 1e-12
+    (mv, mask), (s, _), (w, _) = (
+        pad([a[0] for a in anchors]),
+        pad([a[1] for a in anchors]),
+        pad(weights),
+    )
+    (q, valid), (q_s, _) = pad([q[0] for q in asked]), pad([q[1] for q in asked])
+    state = net.encode(mv, s, weights=w, mask=mask)
+    for tile in (4, None):
+        found = net.decode(state, q, q_s, mask=valid, tile=tile)
+        assert gap([x[valid] for x in found], expected) < 1e-12
+        assert all(bool((x[~valid] == 0).all()) for x in found)
+
+
+def test_one_call_on_packed_and_padded_sets_is_that_on_the_samples():
+    net, data = make_net(), [make_data(n) for n in (4, 6, 5)]
+    numbers = [torch.tensor([0, 2]), torch.tensor([5, 1]), torch.tensor([3, 4])]
+    alone = [net(*x, anchors=i) for x, i in zip(data, numbers, strict=True)]
+    expected = [torch.cat(x) for x in zip(*alone, strict=True)]
+    (mv, offsets), (s, _) = pack([x[0] for x in data]), pack([x[1] for x in data])
+    index = torch.cat([i + begin for i, begin in zip(numbers, offsets, strict=False)])
+    assert gap(net(mv, s, anchors=index, offsets=offsets), expected) < 1e-12
+    (mv, mask), (s, _) = pad([x[0] for x in data]), pad([x[1] for x in data])
+    found = net(mv, s, anchors=torch.stack(numbers), mask=mask)
+    assert gap([x[mask] for x in found], expected) < 1e-12
+
+
+def test_one_anchor_equal_points_and_no_queries():
+    net, (mv, s) = make_net(), make_data(1)
+    state = net.encode(mv, s)
+    same = net.decode(state, mv.expand(5, -1, -1), s.expand(5, -1), tile=5)
+    assert gap(same, (state.mv.expand(5, -1, -1), state.s.expand(5, -1))) < 1e-13
+    for tile in (4, None):
+        out, out_s = net.decode(state, mv[:0], s[:0], tile=tile)
+        assert out.shape == (0, 2, 16)
+        assert out_s.shape == (0, 3)
+    equal = net(mv.expand(6, -1, -1), s.expand(6, -1), anchors=torch.tensor([0, 4]))
+    assert gap(equal, [x[:1].expand_as(x) for x in equal]) < 1e-13
+
+
+def test_a_field_embeds_tile_by_tile():
+    net, seen, done = make_net(), [], []
+    points, (mv, s) = torch.randn(20, 3).double(), make_data(6)
+
+    def embed(position):
+        seen.append(len(position))
+        point = embed_point(position)
+        return torch.stack([point, point], dim=-2), position.square().sum(-1, keepdim=True)
+
+    state = net.encode(mv, s)
+    field = net.field(state, embed, tile=8, progress=lambda *x: done.append(x))
+    found = field(points)
+    assert seen == [8, 8, 4]
+    assert done == [(8, 20), (16, 20), (20, 20)]
+    expected = net.decode(state, *embed(points), tile=8)
+    assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+    scalars = net.field(state, embed, tile=8, extract=lambda mv, s: s)(points)
+    assert torch.equal(scalars, expected[1])
+
+
+def test_files_are_those_of_gatr(tmp_path):
+    net, (mv, s) = make_net(), make_data(5)
+    net.save_pretrained(tmp_path / "anchored")
+    plain = GATr.from_pretrained(tmp_path / "anchored")
+    assert gap(plain(mv, s), net(mv, s)) == 0
+    plain.save_pretrained(tmp_path / "plain")
+    assert gap(AnchoredGATr.from_pretrained(tmp_path / "plain")(mv, s), net(mv, s)) == 0
+    AxialGATr(net.config).save_pretrained(tmp_path / "axial")
+    with pytest.raises(LoadError, match="holds a AxialGATr, not a GATr"):
+        AnchoredGATr.from_pretrained(tmp_path / "axial")
+
+
+def test_bad_arguments_are_refused():
+    net, (mv, s), index = make_net(), make_data(5), torch.tensor([0, 1])
+    state = net.encode(mv, s)
+    masked = dict(anchors=index, attention_mask=torch.ones(5, 5).bool())
+    offsets = torch.tensor([0, 5])
+    for call, error in (
+        (lambda: net(mv, s, weights=torch.ones(2)), "pass anchors=…, too"),
+        (lambda: net(mv, s, **masked), "attention_mask cannot be combined"),
+        (lambda: net(mv, s, anchors=index, weights=torch.ones(3)), r"\(2,\); got \(3,\)"),
+        (lambda: net(mv, s, anchors=index, weights=torch.zeros(2)), "weights must be positive"),
+        (lambda: net(mv, s, anchors=torch.tensor([7])), "from 0 to 4; got 7 to 7"),
+        (lambda: net.encode(mv[:0], s[:0]), "at least one anchor"),
+        (lambda: net.decode(state, mv[None], s[None]), r"shape \(\), the queries \(1,\)"),
+        (lambda: net.decode(state, mv, s, offsets=offsets), "only the queries are packed"),
+        (lambda: net.decode(state, mv, s, tile=0), "tile must be an integer of at least 1"),
+        (lambda: net.decode(state.mv, mv, s), "state must be what encode returned, got Tensor"),
+        (lambda: make_net(rotary=True), "queries have no place among the anchors"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=error):
+            call()
+
+
+def test_dropout_is_refused_while_training():
+    net, (mv, s) = make_net(dropout=0.5), make_data(5)
+    state = net.encode(mv, s)
+    net.train()
+    for call in (lambda: net.encode(mv, s), lambda: net.decode(state, mv, s)):
+        with pytest.raises(ValueError, match="has no dropout"):
+            call()
+    assert net(mv, s, anchors=torch.tensor([0, 1]))[0].shape == (5, 2, 16)
+
+
+def test_keys_of_the_kernels_are_not_read_by_the_modules(path):
+    net, (mv, s) = make_net(), make_data(5)
+    state = net.encode(mv, s)
+    if path == "plain":
+        assert not state.is_fused
+        return
+    with plain_kernels(), pytest.raises(ValueError, match="encode the anchors again"):
+        net.decode(state, mv, s, tile=5)
