@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array: TypeAlias = npt.NDArray[Any]
+EDGE = 0.032
+"""Mean edge length of the published meshes, cm."""
 THIN = 1e-12
 """A face with less area than this share of its longest edge squared has no normal."""
 

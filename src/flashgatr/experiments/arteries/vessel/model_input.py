@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ..data import raw
-from ..data.mesh import Array, ArteryError, Mesh
+from ..data.mesh import EDGE, Array, ArteryError, Mesh
 from ..data.wall import CUT, MARGIN, between_extensions, inlet_diameter, prepare_wall
 from . import formats
 from .boundaries import LENGTH, End, cap, choose_inlet, extension, find_ends, is_extended
@@ -28,7 +28,6 @@ from .surface import Surface, cleaned, close_nodes
 UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}
 PLAUSIBLE = (0.1, 1.0)  # cm, inlet diameters by which the unit is recognised
 TRAINED = (0.24, 0.41)  # cm, inlet diameters of the published vessels
-EDGE = 0.032  # cm, mean edge length of the published meshes
 FAR = 100.0  # cm; meshes farther from the origin are centred before rounding to float32
 EXTENSIONS = ("auto", "cut", "add", "keep")
 REFERENCE = "wss_reference"
