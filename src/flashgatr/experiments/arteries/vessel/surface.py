@@ -233,9 +233,13 @@ def rims(face: Array) -> list[Array]:
     """Loops of edges that belong to one face only, in the order of the faces that would close
     them.
     """
-    count = int(face.max()) + 1 if len(face) else 0
+    if not len(face):
+        return []
+    count = int(face.max()) + 1
     start, end = face.ravel(), np.roll(face, -1, axis=1).ravel()
-    alone = ~np.isin(start * count + end, end * count + start)
+    key, back = start * count + end, np.sort(end * count + start)
+    # np.isin, which hashes, takes ten times as long on two million faces.
+    alone = back[np.minimum(np.searchsorted(back, key), len(back) - 1)] != key
     follows = dict(zip(end[alone].tolist(), start[alone].tolist(), strict=True))
     found = []
     while follows:
