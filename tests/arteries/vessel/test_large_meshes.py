@@ -64,7 +64,7 @@ def test_sizes_that_are_not_positive_are_refused(mesh, refined):
 
 @pytest.mark.parametrize(("method", "times"), [("auto", 2), ("scipy", 2), ("auto", 3)])
 def test_a_finer_mesh_of_a_vessel_has_the_same_distances_and_normals(method, times):
-    tube = draw(np.random.default_rng([0, 2]))
+    tube = draw(np.random.default_rng([0, 0]))
     found = []
     for refined in (1, times):
         position, face, inlet = tube_surface(tube, PUBLISHED, refined=refined, even=True)
