@@ -9,7 +9,7 @@ slightly negative distances. Heat decays like exp(-distance/√t), and the squar
 underflows far from the inlet. Meshes that are more than LIMIT edges long therefore get a larger t:
 that of the published meshes, √t = 0.032 cm (`mesh.EDGE`), or more if the vessel is longer. Both
 t and SHIFT are then those of the published meshes in centimetres, so that a finer mesh of the same
-vessel has the same distances: within 1 % from 20,000 to 1,130,000 nodes.
+vessel has the same distances: within 1 % on synthetic vessels of 20,000 to 1,130,000 nodes.
 
 The published distances were computed by potpourri3d's heat method (with an intrinsic Laplacian). If
 potpourri3d is not installed, the implementation below is used; its results differ from

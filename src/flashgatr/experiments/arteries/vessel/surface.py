@@ -12,7 +12,7 @@ import numpy as np
 
 from ..data.mesh import Array, ArteryError
 
-FEWEST, MOST = 100, 2_000_000  # nodes; a million need 3.5 GiB and two minutes to prepare
+FEWEST, MOST = 100, 2_000_000  # nodes; 1.1 million need 3.7 GiB to prepare
 MANY = 10  # pieces; with more, the faces probably do not share nodes
 CLOSE = 1e-3  # nodes nearly coincide if the edge between them is this much shorter than the mean
 DECIMATE = (
