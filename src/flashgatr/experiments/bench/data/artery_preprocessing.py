@@ -109,7 +109,7 @@ def staged(refined: int) -> tuple[dict[str, float], float, Mesh]:
         mesh = read_vessel(file, inlet=inlet).mesh
         times["read and prepare"] = time.process_time() - begin
     begin = time.process_time()
-    picture(mesh, np.cross(mesh.normal, np.float32([0, 0, 1])))
+    picture(mesh, np.cross(mesh.normal, np.array([0, 0, 1], np.float32)))
     times["draw"] = time.process_time() - begin
     return times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, mesh
 
