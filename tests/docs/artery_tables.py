@@ -1,4 +1,4 @@
-"""Rows of the tables of docs/arteries_results.md, from the measurements."""
+"""Rows of the tables of the artery experiment's pages, from the measurements."""
 
 from flashgatr.experiments.arteries.report.titles import REFERENCE as ARTERIES
 
@@ -8,6 +8,7 @@ ORIENTATIONS = ("random", "canonical")
 OURS = dict(recipe="arteries_ours", steps=20_000)
 SHORT = dict(recipe="arteries_paper_short", steps=2000)
 FEW = dict(recipe="arteries_ablations_ours", steps=6000)
+FINE = (9346, 37_378, 233_602, 1_130_626)  # nodes of finer and finer meshes of one vessel
 
 
 def artery(metric, model="gatr", split="test", orientation="random", train_meshes=800, **more):
@@ -113,3 +114,15 @@ def of_unequal_meshes():
         memory = unequal("memory", **which) / 1024
         cells = f"{fixed:.3f} ms", f"{own:.3f} ms", f"{own / fixed:.2f}", f"{memory:.1f} GiB"
         yield table_row(label, *cells)
+
+
+def prepared(metric, nodes, stage="all"):
+    found = dict(model="preprocessing", machine="CPU", nodes=nodes, stage=stage)
+    return measured("artery-preprocessing", metric, **found)
+
+
+def of_fine_meshes():
+    for nodes in FINE:
+        times = (prepared("processor time", nodes, x) for x in ("read and prepare", "draw"))
+        memory = f"{prepared('memory', nodes):,.0f} MiB"
+        yield table_row(f"{nodes:,}", *(f"{x:#.2g} s".replace(". ", " ") for x in times), memory)

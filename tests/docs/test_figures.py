@@ -13,15 +13,18 @@ from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
 from .artery_tables import (
+    FINE,
     OURS,
     artery,
     beside_the_paper,
     by_training_meshes,
     of_changes_to_our_recipe,
+    of_fine_meshes,
     of_moved_arteries,
     of_our_artery_runs,
     of_the_ablations,
     of_unequal_meshes,
+    prepared,
     unequal,
 )
 from .charges_tables import of_equivariant_models, without_a_network
@@ -93,11 +96,24 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "Ablations", of_the_ablations),
         ("arteries_results", "What it costs", of_unequal_meshes),
         ("kuka", "Planning and evaluation", of_the_harness),
+        ("arteries", "Fine meshes", of_fine_meshes),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
 def test_the_tables_are_those_of_the_results(page, title, rows):
     assert "\n".join(rows()) in section(page, title)
+
+
+def test_the_sentences_about_fine_meshes_are_true():
+    text = " ".join(section("arteries", "Fine meshes").split())
+    usual, *fine = FINE
+    assert f"{fine[0]:,}, {fine[1]:,} and {fine[2]:,} nodes" in text
+    assert f"with {usual:,} nodes" in text
+    assert f"at most {max(prepared('difference', n) for n in fine):.2f} cm" in text
+    changes = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    seconds = prepared("processor time", fine[-1], "read and prepare")
+    memory = prepared("memory", fine[-1]) / 1024
+    assert f"{fine[-1]:,} takes {seconds:.0f} s of processor time and {memory:.1f} GiB" in changes
 
 
 def test_the_sentences_about_the_gpu_are_true():

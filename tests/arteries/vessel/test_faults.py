@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from flashgatr.experiments.arteries.data.mesh import ArteryError
-from flashgatr.experiments.arteries.vessel import surface
+from flashgatr.experiments.arteries.data.raw import write_raw
+from flashgatr.experiments.arteries.vessel import model_input, predict, surface, vtkxml
 
 from ..tubes import tube
-from .predictions import difference, predicted
+from .predictions import SAMPLE, difference, predicted
 
 
 def repaired(what, raw):
@@ -82,10 +83,25 @@ def test_what_is_no_vessel_is_refused(what, model, raw, tmp_path):
     assert "cannot use" in str(caught.value)
 
 
-def test_too_many_nodes_are_refused_with_a_way_out(model, raw, tmp_path, monkeypatch):
-    monkeypatch.setattr(surface, "MOST", 1000)
+@pytest.mark.parametrize("suffix", [".hdf5", ".vtp"])
+def test_too_many_nodes_are_refused_before_preparation_with_a_way_out(
+    suffix, run, raw, tmp_path, monkeypatch
+):
+    path = tmp_path / f"mesh{suffix}"
+    path.write_bytes(vtkxml.write(raw.position, raw.face, {}))
+    if suffix == ".hdf5":
+        path.unlink()
+        write_raw(path, raw)
+    monkeypatch.setattr(predict, "ATTENDED", 1000)
+    monkeypatch.setattr(model_input, "prepare_wall", None)
     with pytest.raises(ArteryError, match=r"1,922 nodes, expected at most 1,000; .*Decimate"):
-        predicted(model, tmp_path, raw.position, raw.face, "1")
+        predict.run(run, path, tmp_path, inlet="1")
+
+
+def test_a_network_refuses_prepared_meshes_of_too_many_nodes(model, monkeypatch):
+    monkeypatch.setattr(predict, "ATTENDED", 100)
+    with pytest.raises(ArteryError, match=r"nodes, expected at most 100; .*Decimate"):
+        predict.predict_vessel(model, model_input.read_vessel(SAMPLE))
 
 
 def test_a_strip_without_inside_is_refused():

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ...baselines.surfaces.levels import Levels
 
 Array: TypeAlias = npt.NDArray[Any]
+EDGE = 0.032
+"""Mean edge length of the published meshes, cm."""
 THIN = 1e-12
 """A face with less area than this share of its longest edge squared has no normal."""
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 SUFFIXES = (".hdf5", ".h5")
 DATABASE = "database.hdf5"
-MAX_NODES = 1_000_000
+MAX_NODES = 2_000_000
 JSON_MARK = "json:"  # prefix of parameters that are stored as JSON
 
 

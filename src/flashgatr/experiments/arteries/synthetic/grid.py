@@ -110,8 +110,12 @@ def surface(grid: Grid) -> tuple[Array, Array, Array]:
     """The closed surface: its nodes (N,), outward triangles (M, 3), and the inlet nodes with the
     rim.
     """
-    cross = grid.section
-    n, planes = len(cross.node), len(grid.s)
+    return section_surface(grid.section, len(grid.s))
+
+
+def section_surface(cross: CrossSection, planes: int) -> tuple[Array, Array, Array]:
+    """The same for a cross-section that is swept through this number of planes."""
+    n = len(cross.node)
     ring = np.append(np.arange(cross.free, n), cross.free)
     wall = np.arange(planes)[:, None] * n + ring
     inlet, outlet = cross.quad.transpose(0, 2, 1), cross.quad + n * (planes - 1)

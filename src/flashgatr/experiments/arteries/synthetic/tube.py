@@ -103,14 +103,21 @@ class Tube:
         """The share of the radius that stenoses remove at s (P,)."""
         return np.asarray(sum((x.depth(s) for x in self.stenoses), np.zeros_like(s)))
 
-    def position(self, s: Array, disc: Array) -> Array:
-        """The positions (P, n, 3) of the points (n, 2) of the unit disc at stations s (P,)."""
+    def position(self, s: Array, disc: Array, planes: slice = slice(None)) -> Array:
+        """The positions (P, n, 3) of the points (n, 2) of the unit disc at stations s (P,).
+
+        `planes` chooses some of the stations. The others still count: the cross-sections do not
+        twist from one station to the next.
+        """
         centre, tangent = self.centreline(s)
         normal, binormal = _frame(centre, tangent)
         offset = np.zeros((len(s), 2))
         for x in self.stenoses:
             offset += np.outer(self.radius * x.depth(s), [np.cos(x.angle), np.sin(x.angle)])
         r = self.radius * (1 - self.depth(s))
+        centre, normal, binormal, offset, r = (
+            x[planes] for x in (centre, normal, binormal, offset, r)
+        )
         a = offset[:, None, :] + r[:, None, None] * disc
         return np.asarray(
             centre[:, None] + a[..., :1] * normal[:, None] + a[..., 1:] * binormal[:, None]

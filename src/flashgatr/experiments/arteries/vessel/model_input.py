@@ -19,16 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from ..data import raw
-from ..data.mesh import Array, ArteryError, Mesh
+from ..data.mesh import EDGE, Array, ArteryError, Mesh
 from ..data.wall import CUT, MARGIN, between_extensions, inlet_diameter, prepare_wall
 from . import formats
 from .boundaries import LENGTH, End, cap, choose_inlet, extension, find_ends, is_extended
-from .surface import Surface, cleaned, close_nodes
+from .surface import MOST, Surface, cleaned, close_nodes, require_at_most
 
 UNITS = {"cm": 1.0, "mm": 0.1, "m": 100.0}
 PLAUSIBLE = (0.1, 1.0)  # cm, inlet diameters by which the unit is recognised
 TRAINED = (0.24, 0.41)  # cm, inlet diameters of the published vessels
-EDGE = 0.032  # cm, mean edge length of the published meshes
 FAR = 100.0  # cm; meshes farther from the origin are centred before rounding to float32
 EXTENSIONS = ("auto", "cut", "add", "keep")
 REFERENCE = "wss_reference"
@@ -73,8 +72,12 @@ def read_vessel(
     extensions: str = "auto",
     reference: str = REFERENCE,
     method: str = "auto",
+    most: int = MOST,
 ) -> Vessel:
-    """The vessel in a file of any supported format, or in the published layout."""
+    """The vessel in a file of any supported format, or in the published layout.
+
+    Meshes of more than `most` nodes are refused before the costly part of the preparation.
+    """
     for name, value, known in (
         ("scale", scale, ("auto", *UNITS)),
         ("extensions", extensions, EXTENSIONS),
@@ -102,9 +105,10 @@ def read_vessel(
         found = raw.read_raw(path, sample)
         name, index = found.name, found.index
         with _about(path, name):
+            require_at_most(found.nodes, most)
             if inlet == "auto" and extensions in ("auto", "cut"):
                 return _published(found, scale, method)
-            surface = cleaned(found.position, found.face, found.wss)
+            surface = cleaned(found.position, found.face, found.wss, most=most)
             if inlet == "auto":
                 inlet = " ".join(map(str, found.position[found.inlet].astype(np.float64).mean(0)))
                 told = "the file's"
@@ -113,7 +117,8 @@ def read_vessel(
         position, face, labels = formats.read(path, reference, required=given)
         with _about(path, name):
             repeats = path.suffix.lower() == ".stl"
-            surface = cleaned(position, face, _vectors(reference, labels), repeats=repeats)
+            labels = _vectors(reference, labels)
+            surface = cleaned(position, face, labels, repeats=repeats, most=most)
     with _about(path, name):
         try:
             return _vessel(surface, name, index, inlet, told, scale, extensions, method)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 from ..data.mesh import Array, ArteryError
 
 Polygons: TypeAlias = tuple[Array, Array, Array]  # positions (N, 3), nodes, offsets (polygons + 1)
+VERTEX = rb"(?i)(?<!\S)vertex((?:\s+\S+){0,3})(?!\S)"  # in a text of STL
 
 
 def stl(content: bytes) -> Polygons:
@@ -21,12 +23,19 @@ def stl(content: bytes) -> Polygons:
         record = np.dtype([("normal", "<f4", 3), ("corners", "<f4", (3, 3)), ("flags", "<u2")])
         corners = np.frombuffer(content, record, count, 84)["corners"].reshape(-1, 3)
     else:
-        words = content.split()
-        places = [k for k, word in enumerate(words) if word.lower() == b"vertex"]
-        corners = _points([[float(x) for x in words[k + 1 : k + 4]] for k in places])
+        corners = np.fromiter(_corners(content), np.float64).reshape(-1, 3)
     if len(corners) % 3:
         raise ArteryError(f"it has {len(corners)} corners, expected three for each triangle")
     return corners.astype(np.float64), np.arange(len(corners)), np.arange(0, len(corners) + 1, 3)
+
+
+def _corners(content: bytes) -> Iterator[float]:
+    """The coordinates in a text of STL, one after another: lists of words would need gigabytes."""
+    for number, found in enumerate(re.finditer(VERTEX, content), 1):
+        words = found[1].split()
+        if len(words) < 3:
+            raise _short(f"{number} of {number}", len(words))  # only the last one can be short
+        yield from map(float, words)
 
 
 def obj(content: bytes) -> Polygons:
@@ -48,12 +57,14 @@ def obj(content: bytes) -> Polygons:
 def _points(rows: list[list[float]]) -> Array:
     short = next((k for k, row in enumerate(rows) if len(row) < 3), None)
     if short is not None:
-        raise ArteryError(
-            f"node {short + 1} of {len(rows)} has {len(rows[short])} coordinates, expected 3; is "
-            "the "
-            "end of the file missing?"
-        )
+        raise _short(f"{short + 1} of {len(rows)}", len(rows[short]))
     return np.array(rows, dtype=np.float64).reshape(-1, 3)
+
+
+def _short(number: str, coordinates: int) -> ArteryError:
+    return ArteryError(
+        f"node {number} has {coordinates} coordinates, expected 3; is the end of the file missing?"
+    )
 
 
 def _joined(faces: list[list[int]]) -> tuple[Array, Array]:

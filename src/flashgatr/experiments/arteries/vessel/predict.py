@@ -31,6 +31,10 @@ from ..unconstrained import AnyLinear
 from . import vtkxml
 from .model_input import REFERENCE, Vessel, read_vessel
 from .origin import Origin, find_origin
+from .surface import require_at_most
+
+ATTENDED = 200_000
+"""Most nodes of a mesh on which every node attends to every other; the time grows as the square."""
 
 
 @dataclass(frozen=True)
@@ -93,17 +97,27 @@ def is_equivariant(model: nn.Module) -> bool:
 
 def predict_vessel(model: nn.Module, vessel: Vessel) -> Prediction:
     """The stress on the nodes that come from the file."""
-    set_precision("float32")
-    device = next(model.parameters()).device
-    found = next(predict_meshes(model, [vessel.mesh], device)).numpy()
-    if not np.isfinite(found).all():
-        raise ArteryError(f"the model's predictions on {vessel.mesh.name} are not finite")
+    found = stress(model, vessel.mesh)
     own = vessel.origin >= 0
     mesh = part(vessel.mesh, own)
     errors = None
     if mesh.wss is not None:
         errors = mesh_errors(*map(torch.from_numpy, (found[own], mesh.wss, mesh.mask)))
     return Prediction(mesh, vessel.position[own], found[own], errors, vessel)
+
+
+def stress(model: nn.Module, mesh: Mesh) -> Array:
+    """The stress (N, 3) at all nodes of a prepared mesh, dyn/cm².
+
+    Files, preparation and output do not depend on how the network computes it.
+    """
+    require_at_most(mesh.nodes, ATTENDED)
+    set_precision("float32")
+    device = next(model.parameters()).device
+    found = next(predict_meshes(model, [mesh], device)).numpy()
+    if not np.isfinite(found).all():
+        raise ArteryError(f"the model's predictions on {mesh.name} are not finite")
+    return np.asarray(found)
 
 
 def part(mesh: Mesh, keep: Array) -> Mesh:
@@ -202,7 +216,7 @@ def run(
 ) -> tuple[Prediction, list[str], list[Path]]:
     """Predict and write the files; returns the prediction, notes on it, and the paths."""
     require_folder(out)
-    vessel = read_vessel(file, **options)
+    vessel = read_vessel(file, most=ATTENDED, **options)
     targets(out, vessel.mesh.name, file)
     model, config = load(folder, device=device, both_signs=both_signs)
     origin = find_origin(folder, file, vessel)
