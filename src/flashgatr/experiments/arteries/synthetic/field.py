@@ -116,13 +116,18 @@ class Field:
             found[rows] = np.einsum("ti,ti->t", linear_shape(x.reference), at)
         return found
 
-    def jacobian(self, places: Places) -> Array:
-        """∂x_a/∂ξ_b (T, 3, 3): how positions change with the reference coordinates."""
-        found = np.empty((len(places.element), 3, 3))
+    def map(self, places: Places) -> tuple[Array, Array]:
+        """Positions (T, 3), and their derivatives ∂x_a/∂ξ_b (T, 3, 3) by the reference
+        coordinates.
+        """
+        position = np.empty((len(places.element), 3))
+        jacobian = np.empty((len(places.element), 3, 3))
         for rows, x in places.tiles():
+            value, slope = shape(x.reference)
             node = self._inner[self.nodes(x.element), :3]
-            found[rows] = node.swapaxes(1, 2) @ shape(x.reference)[1]
-        return found
+            position[rows] = _blend(value, node)
+            jacobian[rows] = node.swapaxes(1, 2) @ slope
+        return position, jacobian
 
 
 def _blend(weight: Array, values: Array) -> Array:

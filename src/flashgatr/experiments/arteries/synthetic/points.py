@@ -50,11 +50,15 @@ class RandomPoints:
         self.volume, self.area = self._lumen.measure(), self._wall.measure()
 
     def lumen(self, count: int, random: np.random.Generator) -> Places:
-        """`count` points, uniform in volume. Fewer points of the same seed are the first of them."""
+        """`count` points, uniform in volume. With the same seed, fewer points are the first of
+        them.
+        """
         return self._lumen.draw(count, random)
 
     def wall(self, count: int, random: np.random.Generator) -> Places:
-        """`count` points, uniform in area. Fewer points of the same seed are the first of them."""
+        """`count` points, uniform in area. With the same seed, fewer points are the first of
+        them.
+        """
         return self._wall.draw(count, random)
 
 
@@ -111,12 +115,12 @@ class _Region:
 
 
 def _volume(field: Field) -> Vector:
-    return lambda places: np.linalg.det(field.jacobian(places))[:, None]
+    return lambda places: np.linalg.det(field.map(places)[1])[:, None]
 
 
 def _area(field: Field) -> Vector:
     def vector(places: Places) -> Array:
-        tangent = field.jacobian(places)
+        _, tangent = field.map(places)
         return np.cross(tangent[:, :, 1], tangent[:, :, 2])
 
     return vector
