@@ -1,9 +1,9 @@
 """The elements that hold given positions, and the places in them: the inverse of the map.
 
 The search starts in an element of the nearest node. Newton's method inverts the element's map. If
-the result lies outside of the reference cube, the search goes on in the neighbour behind the side
-that it is farthest beyond. A search that leaves through the surface starts again from the next
-nearest node; a position for which all of them leave is outside of the lumen.
+the result lies outside of the reference cube, the search goes on in the next layer or, within the
+layer, in the neighbour behind the side that it is farthest beyond. A search that would leave through the surface starts again from the next
+nearest node; a position for which all of them would is outside of the lumen.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ def _search(
     for _ in range(HOPS):
         reference = _inverse(field, places.element[active], position[active])
         places.reference[active] = np.clip(reference, -1, 1)
-        excess = np.abs(reference) - 1
+        excess = np.stack([-1 - reference, reference - 1], axis=2).reshape(-1, 6)  # of the sides
         within = excess.max(axis=1) <= SLACK
         fits[active[within]] = True
-        axis = excess.argmax(axis=1)
-        side = 2 * axis + (np.take_along_axis(reference, axis[:, None], 1)[:, 0] > 0)
-        following = neighbours[places.element[active], side]
-        go_on = ~within & (following >= 0)
-        active, following = active[go_on], following[go_on]
+        behind = neighbours[places.element[active]]
+        # Layers first: beyond its own layer, the map of an element is far from its neighbours'.
+        excess[:, 4:] += np.where(excess[:, 4:] > SLACK, FAR, 0)
+        side = np.where(behind >= 0, excess, -1).argmax(axis=1)[:, None]
+        go_on = ~within & (np.take_along_axis(excess, side, 1)[:, 0] > 0)
+        active, following = active[go_on], np.take_along_axis(behind, side, 1)[go_on, 0]
         if not len(active):
             break
         places.element[active] = following
