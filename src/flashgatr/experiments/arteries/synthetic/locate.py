@@ -2,8 +2,9 @@
 
 The search starts in an element of the nearest node. Newton's method inverts the element's map. If
 the result lies outside of the reference cube, the search goes on in the next layer or, within the
-layer, in the neighbour behind the side that it is farthest beyond. A search that would leave through the surface starts again from the next
-nearest node; a position for which all of them would is outside of the lumen.
+layer, in the neighbour behind the side that it is farthest beyond. A search that would leave
+through the surface starts again from the next nearest node; a position for which all of them would
+is outside of the lumen. Where a coarse grid overlaps itself, one of the elements is found.
 """
 
 from __future__ import annotations
