@@ -111,8 +111,8 @@ def read_field(path: PathLike) -> FieldPoints:
                 f"its points lie from {low} to {high} cm behind an inlet of diameter "
                 f"{header['inlet_diameter']} cm"
             )
-        rest = {name: header[name] for name in FILE.header if name != "span"}
-        return FieldPoints(**arrays, **rest, span=(low, high))
+        values: dict[str, Any] = {name: header[name] for name in FILE.header}
+        return FieldPoints(**(values | arrays | {"span": (low, high)}))
 
 
 def field_files(folder: PathLike, split: str | None = None) -> list[Path]:

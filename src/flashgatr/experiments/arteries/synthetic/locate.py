@@ -1,10 +1,10 @@
 """The elements that hold given positions, and the places in them: the inverse of the map.
 
-The search starts in an element of the nearest node. Newton's method inverts the element's map. If
+A search starts in an element of the nearest node. Newton's method inverts the element's map. If
 the result lies outside of the reference cube, the search goes on in the next layer or, within the
 layer, in the neighbour behind the side that it is farthest beyond. A search that would leave
-through the surface starts again from the next nearest node; a position for which all of them would
-is outside of the lumen. Where a coarse grid overlaps itself, one of the elements is found.
+through the surface, or does not converge, starts again from another element there or from the next
+nearest node; a position that none of them finds is outside of the lumen.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ STARTS = 4  # nearest nodes
 HOPS = 24  # elements visited in one search
 STEPS = 8  # of Newton's method in one element
 FAR = 2.0  # the map of an element is not followed farther than this
+CONVERGED = 1e-12  # largest change of a reference coordinate in the last step
 SLACK = 1e-9  # how far outside of the cube a position may lie, for rounding
 
 
@@ -31,10 +32,11 @@ def locate(field: Field, position: Array) -> tuple[Places, Array]:
 
     position = np.asarray(position, dtype=np.float64).reshape(-1, 3)
     nodes, neighbours = field.grid.node.reshape(-1, 3), _neighbours(field.grid)
-    start = np.zeros(len(nodes), np.int64)
+    start = np.zeros((2, len(nodes)), np.int64)  # two elements of each node, the last and the first
     every = np.arange(field.elements)
-    start[field.nodes(every)] = every[:, None]
-    near = start[cKDTree(nodes).query(position, STARTS)[1]]
+    start[0, field.nodes(every)] = every[:, None]
+    start[1, field.nodes(every[::-1])] = every[::-1, None]
+    near = np.concatenate(start[:, cKDTree(nodes).query(position, STARTS)[1]], axis=1)
     found = Places(near[:, 0].copy(), np.zeros((len(position), 3)))
     inside = np.zeros(len(position), bool)
     for column in near.T:
@@ -53,11 +55,11 @@ def _search(
     places = Places(element.copy(), np.zeros((len(element), 3)))
     fits, active = np.zeros(len(element), bool), np.arange(len(element))
     for _ in range(HOPS):
-        reference = _inverse(field, places.element[active], position[active])
+        reference, converged = _inverse(field, places.element[active], position[active])
         places.reference[active] = np.clip(reference, -1, 1)
         excess = np.stack([-1 - reference, reference - 1], axis=2).reshape(-1, 6)  # of the sides
         within = excess.max(axis=1) <= SLACK
-        fits[active[within]] = True
+        fits[active[within & converged]] = True
         behind = neighbours[places.element[active]]
         # Layers first: beyond its own layer, the map of an element is far from its neighbours'.
         excess[:, 4:] += np.where(excess[:, 4:] > SLACK, FAR, 0)
@@ -70,16 +72,19 @@ def _search(
     return places, fits
 
 
-def _inverse(field: Field, element: Array, position: Array) -> Array:
-    """Reference coordinates (T, 3) of positions in these elements, at most FAR."""
-    reference = np.zeros((len(element), 3))
+def _inverse(field: Field, element: Array, position: Array) -> tuple[Array, Array]:
+    """Reference coordinates (T, 3) of positions in these elements, at most FAR, and whether
+    Newton's method converged (T,) bool.
+    """
+    reference, size = np.zeros((len(element), 3)), np.zeros(len(element))
     for _ in range(STEPS):
         place, jacobian = field.map(Places(element, reference))
         change = np.linalg.solve(jacobian, (position - place)[..., None])[..., 0]
         reference = np.clip(reference + change, -FAR, FAR)
-        if not len(change) or np.abs(change).max() < 1e-13:
+        size = np.abs(change).max(axis=1)
+        if not (size > CONVERGED).any():
             break
-    return reference
+    return reference, size <= CONVERGED
 
 
 def _neighbours(grid: Grid) -> Array:

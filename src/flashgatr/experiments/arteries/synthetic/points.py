@@ -156,4 +156,4 @@ def _bound(values: Array, degree: int) -> Array:
     found = values.reshape(len(values), *[degree + 1] * axes, -1)
     for axis in range(1, axes + 1):
         found = np.moveaxis(np.tensordot(inverse, found, (1, axis)), 0, axis)
-    return np.linalg.norm(found, axis=-1).reshape(len(values), -1).max(axis=1)
+    return np.asarray(np.linalg.norm(found, axis=-1).reshape(len(values), -1).max(axis=1))
