@@ -57,16 +57,27 @@ def data(
     spatial: Annotated[
         bool, typer.Option("--spatial", help="Synthetic vessels: bent in space, not in a plane.")
     ] = False,
+    fields: Annotated[
+        Optional[tuple[int, int]],  # noqa: UP045
+        typer.Option(
+            show_default=False,
+            help="Synthetic vessels: also keep their flow, and draw so many random points in the "
+            "lumen and on the wall (FOLDER/fields).",
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
 ) -> None:
     """Prepare vessels, published ones or synthetic ones. Finished files are kept."""
-    shape = dict(seed=seed, mesh=mesh, max_reduction=max_reduction, spatial=spatial or None)
+    shape: dict[str, Any] = dict(seed=seed, mesh=mesh, max_reduction=max_reduction)
+    shape |= dict(spatial=spatial or None, fields=fields)
     given = {name: value for name, value in shape.items() if value is not None}
     _require_sense(source, synthetic, given)
     failed = 0
     if synthetic:
         source = folder / "raw"
         failed = _make(source, synthetic, workers or None, given)
+        if fields:
+            failed += _draw_points(source, folder / "fields", fields, seed or 0, workers or None)
     code = prepare(folder, source, workers or None, division, verify)
     if failed:
         typer.echo(f"error: {failed} of {synthetic} vessels could not be made", err=True)
@@ -77,6 +88,10 @@ def _require_sense(source: Path | None, synthetic: int, given: dict[str, Any]) -
     """Refuse options that do not go together."""
     if synthetic and source:
         raise ValueError("got both --source and --synthetic; expected one of them")
+    if "fields" in given and (min(given["fields"]) < 0 or not any(given["fields"])):
+        raise ValueError(
+            "--fields must be two numbers of points, not both 0, got {} {}".format(*given["fields"])
+        )
     if 0 < synthetic < 3:
         raise ValueError(f"--synthetic must be at least 3 (train, val and test), got {synthetic}")
     if given and not synthetic:
@@ -96,7 +111,30 @@ def _make(folder: Path, count: int, workers: int | None, given: dict[str, Any]) 
         workers=workers,
         planar=not given.get("spatial", False),
         max_reduction=given.get("max_reduction", MAX_REDUCTION),
+        solutions="fields" in given,
         say=typer.echo,
+    )
+    return len(result.failed)
+
+
+def _draw_points(
+    solutions: Path, folder: Path, counts: tuple[int, int], seed: int, workers: int | None
+) -> int:
+    """Draw points of the flow fields, and a picture of the first; returns how many failed."""
+    from ...io.files import write
+    from .data.field_points import field_files
+    from .synthetic.field_files import make_fields
+    from .synthetic.field_picture import picture
+    from .synthetic.solution import read_solution
+
+    result = make_fields(solutions, folder, *counts, seed, workers=workers, say=typer.echo)
+    first = field_files(folder)[0]
+    image = first.with_suffix(".png")
+    if not image.exists():
+        write(image, picture(read_solution(solutions / first.name)))
+    typer.echo(
+        f"{folder}: points of {len(result.made):,} vessels made, {len(result.kept):,} kept, "
+        f"{len(result.failed):,} failed; {image} shows {first.stem}"
     )
     return len(result.failed)
 

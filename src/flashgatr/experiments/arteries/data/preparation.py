@@ -20,12 +20,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ....io.files import Header
+from .arrays import PathLike
 from .hdf5 import HINT
 from .heat_method import chosen_method
 from .mesh import ArteryError, Mesh
 from .raw import RawMesh, read_raw, sample_names, sample_number
 from .sets import tenths
-from .shards import PathLike, read_index, read_shard, write_shard
+from .shards import read_index, read_shard, write_shard
 from .wall import prepare
 
 BLOCK = 100  # sample numbers per shard

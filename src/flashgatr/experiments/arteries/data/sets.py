@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from ....io.files import Header
+from .arrays import PathLike
 from .mesh import ArteryError, Mesh
-from .shards import PathLike, read_index, read_shard
+from .shards import read_index, read_shard
 
 SETS = ("train", "val", "test")
 DIVISIONS: dict[str, dict[str, range]] = {

@@ -15,22 +15,20 @@ from geodesic and inlet_diameter. Meshes without labels have no wss.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from ....io import files
 from ....io.files import Header
+from .arrays import NUMPY, PathLike, readable, to_numpy
 from .mesh import Array, ArteryError, Mesh, between
 from .wall import MARGIN
 
-PathLike: TypeAlias = str | os.PathLike[str]
-
 FORMAT = 1
 KEY = "arteries"  # of our entry in the metadata
+WHAT = "a shard of meshes"
 HEADER = dict(names=list, settings=dict)
 OWN = {
     "index": "I32",
@@ -66,12 +64,11 @@ PER_MESH = {
     "geodesic_scale",
 }
 VECTORS = {"position", "normal", "wss", "face", "position_origin", "position_scale"}
-NUMPY = {"I32": "<i4", "I64": "<i8", "F32": "<f4", "F16": "<f2", "U16": "<u2"}
 
 
 def read_shard(path: PathLike, numbers: Container[int] | None = None) -> list[Mesh]:
     """Check a file and return its meshes: all, or those with the given sample numbers."""
-    with _named(path):
+    with readable(path, WHAT):
         header, tensors = _parsed(files.read(Path(path)))
         return _meshes(tensors, header, numbers)
 
@@ -80,7 +77,7 @@ def read_index(path: PathLike) -> tuple[list[int], Header]:
     """The sample numbers and the header of a file ({} for a compact copy); the rest is not read."""
     from safetensors import safe_open
 
-    with _named(path), safe_open(os.fspath(path), framework="numpy") as file:
+    with readable(path, WHAT), safe_open(os.fspath(path), framework="numpy") as file:
         header = files.parse_header(file.metadata(), KEY, FORMAT, HEADER)
         index = file.get_tensor("index")
         if index.dtype != np.int32 or index.ndim != 1:
@@ -123,29 +120,6 @@ def _offsets(parts: list[Array]) -> Array:
     return np.cumsum([0, *map(len, parts)]).astype("<i8")
 
 
-@contextmanager
-def _named(path: PathLike) -> Iterator[None]:
-    """Turn all errors that a damaged file can raise into an ArteryError with its name."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except OSError as error:
-        raise ArteryError(f"cannot read {path}: {error.strerror or error}") from error
-    except (
-        SafetensorError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ) as error:
-        raise ArteryError(
-            f"{path} is damaged or not a shard of meshes: {error}; delete it and make or copy it "
-            "again"
-        ) from error
-
-
 def _parsed(content: bytes) -> tuple[Header, dict[str, Array]]:
     header, tensors = files.unpack_arrays(content, KEY, FORMAT, HEADER)
     kinds = COMPACT if "position_scale" in tensors else OWN
@@ -154,13 +128,7 @@ def _parsed(content: bytes) -> tuple[Header, dict[str, Array]]:
         raise ArteryError(f"its tensors are {sorted(tensors)}, expected {sorted(kinds)}")
     if kinds is OWN:
         files.require_digest(header, {name: tensors[name] for name in OWN if name in tensors})
-    for name, tensor in tensors.items():
-        if tensor.dtype != kinds[name]:
-            raise ArteryError(f"{name} has dtype {tensor.dtype}, expected {kinds[name]}")
-    arrays = {
-        name: np.frombuffer(tensor.data, NUMPY[kinds[name]]).reshape(tensor.shape)
-        for name, tensor in tensors.items()
-    }
+    arrays = to_numpy(tensors, kinds)
     _require_shapes(arrays)
     return header, arrays
 
@@ -178,8 +146,6 @@ def _require_shapes(arrays: dict[str, Array]) -> None:
             shape = (length, 3) if name in VECTORS else (length,)
         if x.shape != shape or not count:
             raise ArteryError(f"{name} has shape {x.shape}, expected {shape}")
-        if x.dtype.kind == "f" and not np.isfinite(x).all():
-            raise ArteryError(f"{name} has entries that are not finite")
     for name, total in (("offsets", rows[""]), ("face_offsets", rows["face"])):
         if name in arrays:
             x = arrays[name]

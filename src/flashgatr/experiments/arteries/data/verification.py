@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import LABEL_SCALE
+from .arrays import PathLike
 from .preparation import TOTALS
 from .sets import describe, numbers, scan
-from .shards import PathLike
 
 SAMPLES = 2000
 PUBLISHED = {

@@ -120,10 +120,15 @@ def paint(
     )
 
 
+def view(mesh: Mesh) -> tuple[Array, Array]:
+    """The centre (3,) of a wall, and the axes (3, 3) along it, across it and towards us."""
+    centre = mesh.position.mean(axis=0)
+    return centre, np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
+
+
 def _place(mesh: Mesh) -> tuple[Array, Array]:
     """Nodes (N, 3) along the wall, across it and towards us; how much each looks towards us (N)."""
-    centre = mesh.position.mean(axis=0)
-    axes = np.linalg.svd(mesh.position - centre, full_matrices=False)[2]
+    centre, axes = view(mesh)
     return (mesh.position - centre) @ axes.T, mesh.normal @ axes[2]
 
 

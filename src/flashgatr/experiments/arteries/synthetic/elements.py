@@ -20,7 +20,7 @@ from ..data.mesh import Array
 
 NODES, VERTICES = 27, 8
 UNKNOWNS = 3 * NODES + VERTICES
-_POINTS = np.sqrt(0.6) * np.array([-1.0, 0.0, 1.0])
+GAUSS_LINE = np.sqrt(0.6) * np.array([-1.0, 0.0, 1.0])
 _WEIGHTS = np.array([5.0, 8.0, 5.0]) / 9
 
 
@@ -52,25 +52,40 @@ def shape(points: Array) -> tuple[Array, Array]:
     return _product(z[0], x[0], y[0]), np.stack(slopes, axis=-1)
 
 
-def _cube(line: Array) -> Array:
-    """The points (27, 3) of a 3 × 3 × 3 grid with these coordinates, in the order of the nodes."""
+def linear_shape(points: Array) -> Array:
+    """Linear shape functions (q, 8) at points (q, 3) of [-1, 1]³; vertices in the order of
+    nodes.
+    """
+    return _product(*(np.stack([1 - x, 1 + x], axis=-1) / 2 for x in points[:, [2, 0, 1]].T))
+
+
+def cube(line: Array) -> Array:
+    """The points (d³, 3) of a grid with these d coordinates on each axis, in the order of the
+    nodes.
+    """
     z, x, y = np.meshgrid(line, line, line, indexing="ij")
     return np.stack([x, y, z], axis=-1).reshape(-1, 3)
 
 
-NODE_POINTS = _cube(np.array([-1.0, 0.0, 1.0]))
-_GAUSS = _cube(_POINTS)
-_GAUSS_WEIGHTS = np.einsum("a,b,c->abc", _WEIGHTS, _WEIGHTS, _WEIGHTS).ravel()
-_SHAPE, _SLOPE = shape(_GAUSS)
+def square(line: Array) -> Array:
+    """The points (d², 2) of a grid with these d coordinates on both axes, the last one fastest."""
+    return np.stack(np.meshgrid(line, line, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
+NODE_POINTS = cube(np.array([-1.0, 0.0, 1.0]))
+ON_WALL = NODE_POINTS[:, 0] == 1  # which nodes of an outer element lie on the wall
+GAUSS_WEIGHTS = np.einsum("a,b,c->abc", _WEIGHTS, _WEIGHTS, _WEIGHTS).ravel()
+FACE_WEIGHTS = np.outer(_WEIGHTS, _WEIGHTS).ravel()
+_SHAPE, _SLOPE = shape(cube(GAUSS_LINE))
 _PAIRS = np.einsum("qi,qj->ijq", _SHAPE, _SHAPE).reshape(NODES * NODES, -1)
-_PRESSURE = _product(*(np.stack([1 - x, 1 + x], axis=-1) / 2 for x in _GAUSS[:, [2, 0, 1]].T))
+_PRESSURE = linear_shape(cube(GAUSS_LINE))
 
 
 def face_shape() -> tuple[Array, Array, Array]:
     """Shape functions (q, 9), derivatives (q, 9, 2) and weights (q,) on a face, at 3 × 3 points."""
-    x, y = (_quadratic(a.ravel()) for a in np.meshgrid(_POINTS, _POINTS, indexing="ij"))
+    x, y = (_quadratic(a) for a in square(GAUSS_LINE).T)
     slope = np.stack([_product(x[1], y[0]), _product(x[0], y[1])], axis=-1)
-    return _product(x[0], y[0]), slope, np.outer(_WEIGHTS, _WEIGHTS).ravel()
+    return _product(x[0], y[0]), slope, FACE_WEIGHTS
 
 
 def gradients(nodes: Array, slope: Array) -> tuple[Array, Array]:
@@ -98,7 +113,7 @@ class Layer:
             raise ValueError(
                 f"the Jacobian of an element is {volume.min():.3g}, expected more than 0"
             )
-        weight = volume * _GAUSS_WEIGHTS
+        weight = volume * GAUSS_WEIGHTS
         scaled = gradient * weight[..., None, None]
         flat = gradient.swapaxes(2, 3).reshape(len(nodes), -1, NODES)
         stiffness = flat.swapaxes(1, 2) @ scaled.swapaxes(2, 3).reshape(len(nodes), -1, NODES)

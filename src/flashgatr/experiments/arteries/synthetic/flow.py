@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..data.mesh import Array
-from .elements import NODE_POINTS, face_shape, gradients, shape
+from .elements import NODE_POINTS, ON_WALL, face_shape, gradients, shape
 from .equations import Equations, FlowError
 from .grid import Grid, MeshSize, interpolate, sweep
 from .tube import Tube
@@ -161,13 +161,19 @@ def nodal_pressure(flow: Flow) -> Array:
 
 
 def wall_stress(flow: Flow) -> Array:
-    """The shear stress at the nodes of the wall (P, w, 3), averaged over the elements of a node."""
+    """The shear stress at the nodes of the wall (P, w, 3)."""
+    return shear_stress(*wall_gradient(flow), flow.fluid.viscosity)
+
+
+def wall_gradient(flow: Flow) -> tuple[Array, Array]:
+    """∂u_a/∂x_b (P, w, 3, 3) and outward unit normals (P, w, 3) at the nodes of the wall, averaged
+    over the elements of a node.
+    """
     grid = flow.grid
     cross = grid.section
     n = len(cross.node)
-    outer = np.flatnonzero((cross.quad[:, 2] >= cross.free).all(axis=1))
-    on_wall = NODE_POINTS[:, 0] == 1
-    _, slope = shape(NODE_POINTS[on_wall])
+    outer = cross.outer
+    _, slope = shape(NODE_POINTS[ON_WALL])
     total = np.zeros((len(grid.s) * n, 3, 3))
     normal = np.zeros((len(grid.s) * n, 3))
     count = np.zeros(len(grid.s) * n)
@@ -178,14 +184,22 @@ def wall_stress(flow: Flow) -> Array:
         along = np.einsum("eia,qib->eqab", nodes, slope, optimize=True)
         outward = np.cross(along[..., 1], along[..., 2])
         outward /= np.linalg.norm(outward, axis=-1, keepdims=True)
-        where = grid.hexahedra[outer][:, on_wall] + 2 * k * n
+        where = grid.hexahedra[outer][:, ON_WALL] + 2 * k * n
         np.add.at(total, where, derivative)
         np.add.at(normal, where, outward)
         np.add.at(count, where, 1)
     keep = (np.arange(len(grid.s))[:, None] * n + np.arange(cross.free, n)).ravel()
     slope_at, outward = total[keep] / count[keep, None, None], normal[keep]
     outward /= np.linalg.norm(outward, axis=1, keepdims=True)
-    strain = slope_at + slope_at.swapaxes(1, 2)
-    traction = flow.fluid.viscosity * np.einsum("xab,xb->xa", strain, outward)
-    shear = traction - np.einsum("xa,xa->x", traction, outward)[:, None] * outward
-    return np.asarray(-shear.reshape(len(grid.s), cross.wall, 3))
+    wall = (len(grid.s), cross.wall)
+    return slope_at.reshape(*wall, 3, 3), outward.reshape(*wall, 3)
+
+
+def shear_stress(slope: Array, outward: Array, viscosity: float) -> Array:
+    """The stress (…, 3) on a wall with the gradient (…, 3, 3) of the velocity and the outward unit
+    normal (…, 3): minus the tangential part of the traction. The pressure has no such part.
+    """
+    strain = slope + slope.swapaxes(-1, -2)
+    traction = viscosity * np.einsum("...ab,...b->...a", strain, outward)
+    normal_part = np.einsum("...a,...a->...", traction, outward)
+    return np.asarray(-(traction - normal_part[..., None] * outward))

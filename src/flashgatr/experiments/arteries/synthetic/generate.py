@@ -1,34 +1,28 @@
 """Generates synthetic samples in parallel, as files in the published layout (sample_0000.hdf5 …).
 
-Sample i depends only on the seed, on i and on the settings, not on the number of workers: each
-sample is computed in a process with one BLAS thread. Files are written atomically, so a killed run
-continues where it was. The attributes of a file are `synthetic` = true, the settings, the vessel,
-the fluid, and the residual of the flow.
+Sample i depends only on the seed, on i and on the settings, not on the number of workers
+(workers.py). Files are written atomically, so a killed run continues where it was. The attributes
+of a file are `synthetic` = true, the settings, the vessel, the fluid, and the residual of the flow.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context, parent_process
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..data.mesh import ArteryError
 from ..data.raw import RawMesh, read_raw, write_raw
 from .flow import Flow, flux, nodal_pressure, solve, wall_stress
 from .grid import MeshSize, surface
+from .solution import FILE, Solution, read_solution, write_solution
 from .tube import Tube, draw
+from .workers import GenerationResult, Say, require_integer, require_same, run_jobs
 
 FORMAT = 1  # increases when the same settings give different samples
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+SOLUTION = ".safetensors"  # suffix of the file beside the sample
 
 Folder: TypeAlias = str | os.PathLike[str]
 
@@ -44,15 +38,6 @@ class Settings:
     format: int = FORMAT
 
 
-@dataclass
-class GenerationResult:
-    """The names of the samples made and kept, and the errors of those that failed."""
-
-    made: list[str] = field(default_factory=list)
-    kept: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-
-
 def generate(
     folder: Folder,
     count: int,
@@ -62,7 +47,8 @@ def generate(
     workers: int | None = None,
     planar: bool = True,
     max_reduction: float = 0.49,
-    say: Callable[[str], object] = print,
+    solutions: bool = False,
+    say: Say = print,
 ) -> GenerationResult:
     """Make the samples 0 … count − 1 that the folder lacks.
 
@@ -70,27 +56,25 @@ def generate(
     sample whose flow cannot be computed is reported and left out. `mesh` is (core, ring, axial),
     see grid.py. `workers` is the number of processes (default: one per core; each needs 0.6 GB at
     the default mesh). `planar` keeps centrelines in the plane z = 0, like the published ones.
-    `max_reduction` is the largest share of the radius by which a stenosis narrows the vessel.
+    `max_reduction` is the largest share of the radius by which a stenosis narrows the vessel. With
+    `solutions`, the flow is kept, too (solution.py); a sample without it is computed again, and its
+    own file is not changed.
     """
     for what, number, least in (("count", count, 1), ("seed", seed, 0), ("workers", workers, 1)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int)):
-            raise ValueError(f"{what} must be an integer, got {number!r}")
-        if number is not None and number < least:
-            raise ValueError(f"{what} must be at least {least}, got {number}")
+        require_integer(what, number, least)
     settings = Settings(seed, _size(mesh), planar, max_reduction)
     draw(np.random.default_rng(0), planar=planar, max_reduction=max_reduction)  # checks the bound
     place, result = Path(folder), GenerationResult()
     place.mkdir(parents=True, exist_ok=True)
-    todo = []
+    todo: dict[str, tuple[Any, ...]] = {}
     for number in range(count):
-        if _is_there(place, number, settings):
+        if _is_there(place, number, settings, solutions):
             result.kept.append(sample_name(number))
         else:
-            todo.append(number)
+            todo[sample_name(number)] = (os.fspath(place), number, settings, solutions)
     if result.kept:
         say(f"{len(result.kept)} of {count} samples exist already")
-    if todo:
-        _run(place, todo, settings, min(workers or os.cpu_count() or 1, len(todo)), result, say)
+    run_jobs(_job, todo, workers, result, say)
     return result
 
 
@@ -100,9 +84,15 @@ def sample_name(number: int) -> str:
 
 def make(number: int, settings: Settings) -> RawMesh:
     """Draw a vessel, compute its flow, and return it as a sample."""
+    found = solution(number, settings)
+    return sample(number, found.tube, found.flow, asdict(settings))
+
+
+def solution(number: int, settings: Settings) -> Solution:
+    """Draw a vessel and compute its flow."""
     random = np.random.default_rng([settings.seed, number])
     tube = draw(random, planar=settings.planar, max_reduction=settings.max_reduction)
-    return sample(number, tube, solve(tube, settings.mesh), asdict(settings))
+    return Solution(number, tube, solve(tube, settings.mesh))
 
 
 def sample(number: int, tube: Tube, flow: Flow, settings: dict[str, Any]) -> RawMesh:
@@ -141,95 +131,46 @@ def sample(number: int, tube: Tube, flow: Flow, settings: dict[str, Any]) -> Raw
     )
 
 
-def _run(
-    place: Path,
-    todo: list[int],
-    settings: Settings,
-    workers: int,
-    result: GenerationResult,
-    say: Callable[[str], object],
-) -> None:
-    with (
-        _one_thread(),
-        ProcessPoolExecutor(workers, get_context("spawn"), initializer=_end_with_parent) as pool,
-    ):
-        jobs = {pool.submit(_job, os.fspath(place), n, settings): sample_name(n) for n in todo}
-        try:
-            for done, job in enumerate(as_completed(jobs), 1):
-                name = jobs[job]
-                try:
-                    told = job.result()
-                except ArteryError as error:
-                    result.failed[name] = told = f"{name} failed: {error}"
-                else:
-                    result.made.append(name)
-                say(f"[{done}/{len(todo)}] {told}")
-        except BrokenProcessPool as error:
-            raise ArteryError(
-                f"a worker was killed, perhaps for lack of memory, after {len(result.made)} "
-                f"samples; run the command again with fewer than {workers} workers: finished "
-                "samples are kept"
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    result.made.sort()
-
-
-def _end_with_parent() -> None:
-    """End this worker when its parent dies; otherwise it would wait for work forever."""
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
-def _job(folder: str, number: int, settings: Settings) -> str:
-    mesh = make(number, settings)
-    write_raw(Path(folder) / f"{mesh.name}.hdf5", mesh)
-    found = mesh.parameters
+def _job(folder: str, number: int, settings: Settings, solutions: bool) -> str:
+    """Write the files of a sample that the folder lacks."""
+    raw, coefficients = _files(Path(folder), number)
+    if solutions and coefficients.exists():
+        found = read_solution(coefficients)
+    else:
+        found = solution(number, settings)
+        if solutions:
+            write_solution(coefficients, found, _plain(settings))
+    mesh = sample(number, found.tube, found.flow, asdict(settings))
+    if not raw.exists():
+        write_raw(raw, mesh)
+    said = mesh.parameters
     return (
-        f"{mesh.name}: {mesh.nodes:,} nodes, {len(found['stenoses'])} stenoses, "
-        f"Reynolds number {found['reynolds']:.0f}, "
-        f"residual {found['residual']:.0e}, flux balance {found['flux_balance']:.0e}"
+        f"{mesh.name}: {mesh.nodes:,} nodes, {len(said['stenoses'])} stenoses, "
+        f"Reynolds number {said['reynolds']:.0f}, "
+        f"residual {said['residual']:.0e}, flux balance {said['flux_balance']:.0e}"
     )
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Within: new processes use one thread, which is faster and gives the same result
-    everywhere.
-    """
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def _files(place: Path, number: int) -> tuple[Path, Path]:
+    """The file of a sample, and that of its solution."""
+    name = sample_name(number)
+    return place / f"{name}.hdf5", place / f"{name}{SOLUTION}"
 
 
-def _is_there(place: Path, number: int, settings: Settings) -> bool:
-    """Whether the file of a sample exists; it is an error if it was made with other settings."""
-    file = place / f"{sample_name(number)}.hdf5"
-    if not file.exists():
-        return False
-    found = read_raw(file, file.stem).parameters
-    asked = {**asdict(settings), "mesh": list(settings.mesh)}
-    differ = [f"{k} {found.get(k)!r}, not {v!r}" for k, v in asked.items() if found.get(k) != v]
-    if differ:
-        raise ArteryError(
-            f"{file} was made with other settings ({'; '.join(differ)}); choose another folder or "
-            "delete the file"
-        )
-    return True
+def _is_there(place: Path, number: int, settings: Settings, solutions: bool) -> bool:
+    """Whether the files of a sample exist; it is an error if they were made with other settings."""
+    raw, coefficients = _files(place, number)
+    asked = _plain(settings)
+    if raw.exists():
+        require_same(raw, read_raw(raw, raw.stem).parameters, asked)
+    if solutions and coefficients.exists():
+        require_same(coefficients, FILE.read_header(coefficients)["settings"], asked)
+    return raw.exists() and (not solutions or coefficients.exists())
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    """Settings as files hold them."""
+    return {**asdict(settings), "mesh": list(settings.mesh)}
 
 
 def _size(mesh: MeshSize) -> MeshSize:

@@ -40,6 +40,11 @@ class CrossSection:
         """The number of nodes that are not on the wall; they come first."""
         return len(self.node) - self.wall
 
+    @property
+    def outer(self) -> Array:
+        """The elements on the wall, which is their last side of the first coordinate."""
+        return np.flatnonzero((self.quad[:, 2] >= self.free).all(axis=1))
+
 
 def section(core: int, ring: int) -> CrossSection:
     side = 2 * core + 1
@@ -84,6 +89,11 @@ class Grid:
     @property
     def layers(self) -> int:
         return len(self.s) // 2
+
+    @property
+    def distance(self) -> Array:
+        """(P,) distances of the planes from the inlet along the centreline."""
+        return np.asarray(self.s - self.s[0])
 
     @cached_property
     def hexahedra(self) -> Array:
