@@ -1,6 +1,7 @@
 """Files of solutions and points are the same however they are made, and refused if damaged."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,11 @@ from flashgatr.experiments.arteries.synthetic.flow import Fluid, initial, wall_s
 from flashgatr.experiments.arteries.synthetic.generate import Settings, generate, solution
 from flashgatr.experiments.arteries.synthetic.grid import surface, sweep
 from flashgatr.experiments.arteries.synthetic.locate import locate
-from flashgatr.experiments.arteries.synthetic.solution import Solution, read_solution
+from flashgatr.experiments.arteries.synthetic.solution import (
+    Solution,
+    read_solution,
+    write_solution,
+)
 from flashgatr.experiments.arteries.synthetic.tube import Tube
 
 BEND = ((0.0, 0.0), (0.3, 0.1), (-0.1, 0.3), (0.2, 0.2), (0.3, -0.1))
@@ -66,9 +71,11 @@ def test_samples_are_the_same_with_and_without_their_solutions(raw, tmp_path):
     assert sample_names(raw) == [f"sample_000{i}" for i in range(3)]
 
 
-def test_a_solution_is_read_as_it_was_computed(raw):
-    expected = solution(1, Settings(7, (1, 1, 6), True, 0.06))
-    found = read_solution(raw / "sample_0001.safetensors")
+def test_a_solution_is_read_as_it_was_computed(tmp_path):
+    settings = Settings(7, (1, 1, 6), True, 0.06)
+    expected = solution(1, settings)
+    write_solution(tmp_path / "solution.safetensors", expected, asdict(settings))
+    found = read_solution(tmp_path / "solution.safetensors")
     assert (found.number, found.tube, found.flow.fluid) == (
         1,
         expected.tube,

@@ -31,6 +31,7 @@ from flashgatr.experiments.bench import (
 from flashgatr.experiments.bench.cpu import packed_sets
 from flashgatr.experiments.bench.cpu import step as cpu_step
 from flashgatr.experiments.bench.timing import Found
+from flashgatr.experiments.nbody import EXPERIMENT as NBODY
 
 from .recorded import cases
 
@@ -277,6 +278,7 @@ def test_n_body_steps_run_in_every_way(stand_in, monkeypatch, capsys):
     nbody_step.run()
     keys = "precision", "cuda_graph", "compile", "path", "optimizer"
     found = cases("nbody-step", *keys)
+    assert {case[0] for case in found} == set(NBODY.get("models"))
     for precision in ("tf32", "float32"):
         of_gatr = [
             *([("gatr", precision, False, False, "plain", None)] * (precision == "float32")),
@@ -286,8 +288,9 @@ def test_n_body_steps_run_in_every_way(stand_in, monkeypatch, capsys):
         ]
         modes = [(False, False), (True, False)]
         others = [
-            *(("transformer", precision, *mode, None, None) for mode in (*modes, (True, True))),
-            *(("mlp", precision, *mode, None, None) for mode in modes),
+            (model, precision, *mode, None, None)
+            for model in nbody_step.MODELS[1:]
+            for mode in (*modes, *[(True, True)] * (model == "transformer"))
         ]
         assert [case for case in found if case[1] == precision] == [*of_gatr, *others]
     first = [given[0] for given, options in seen if options["first_call"]]
@@ -298,7 +301,7 @@ def test_n_body_steps_run_in_every_way(stand_in, monkeypatch, capsys):
     capsys.readouterr()
     nbody_step.run()
     out = capsys.readouterr().out
-    assert out.count("nbody-step: ") == 5
+    assert out.count("nbody-step: ") == 3 + len(nbody_step.MODELS[1:])  # GATr has three cases
     assert "nbody-step on " in out  # the head of the table
 
 

@@ -1,5 +1,7 @@
 """Benchmarks of data and of rounding record what they measure. All cases are small."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -156,10 +158,24 @@ def test_labels_are_compared_with_finer_and_with_softened_ones(monkeypatch):
         assert values["median"] < 0.1  # the same systems, after the same time
 
 
+def test_fine_meshes_are_timed_by_stage(monkeypatch):
+    monkeypatch.setattr(artery_preprocessing, "REFINED", (1,))
+    artery_preprocessing.fine_meshes()
+    found = {
+        (line["settings"]["stage"], line["metric"]): line for line in lines("artery-preprocessing")
+    }
+    assert {metric for stage, metric in found if stage == "all"} == {"memory", "difference"}
+    stages = {stage for stage, metric in found if metric == "processor time"}
+    assert stages >= {"write", "read"}
+    assert found["all", "difference"]["value"] == 0  # the mesh is as fine as the usual one
+    assert found["all", "memory"]["value"] > 50
+
+
 def test_preprocessing_is_timed_with_both_methods(monkeypatch):
     monkeypatch.setattr(artery_preprocessing, "VESSELS", 2)
     monkeypatch.setattr(artery_preprocessing, "MESH", (2, 2, 20))
     monkeypatch.setattr(artery_preprocessing, "find_spec", lambda name: None)
+    monkeypatch.setattr(artery_preprocessing, "fine_meshes", lambda: None)
     artery_preprocessing.run()
     found = lines("artery-preprocessing")
     assert [(line["settings"]["edges"], line["settings"]["method"]) for line in found] == [
@@ -173,7 +189,7 @@ def test_preprocessing_is_timed_with_both_methods(monkeypatch):
         _, mesh = real(raw, "scipy")
         if method == "scipy":
             return 1.0 + raw.index, mesh
-        return 5.0 + raw.index, artery_preprocessing.replace(mesh, geodesic=mesh.geodesic + 0.25)
+        return 5.0 + raw.index, replace(mesh, geodesic=mesh.geodesic + 0.25)
 
     real = artery_preprocessing.timed
     monkeypatch.setattr(artery_preprocessing, "find_spec", lambda name: name == "potpourri3d")
