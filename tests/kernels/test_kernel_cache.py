@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from flashgatr.kernels.cpu import library as c_library
 
@@ -124,3 +125,14 @@ def test_a_relative_cache_folder_is_ignored(tmp_path, monkeypatch):
     assert [x.name for x in tmp_path.iterdir()] == ["home"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
     assert c_library._cache_folder() == tmp_path / "mine" / "flashgatr"
+
+
+@needs_compiler
+def test_another_processor_has_kernels_of_its_own(cache, monkeypatch):
+    """A folder may be shared by machines; instructions of one may be unknown to another."""
+    names = []
+    for flags in ("sse avx", "sse", "sse"):
+        monkeypatch.setattr(Path, "exists", lambda path: True)
+        monkeypatch.setattr(Path, "read_text", lambda path, flags=flags: f"flags : {flags}\n")
+        names.append(c_library._cache(["cc"], {torch.float32: "source"})[torch.float32].name)
+    assert names[0] != names[1] == names[2]

@@ -124,6 +124,11 @@ def test_another_recipe_does_not_overwrite(folder):
     assert content(folder) == before
 
 
+def test_files_say_the_number_of_their_format(folder):
+    """Files on users' disks have it: another number would make them unreadable."""
+    assert json.loads((folder / "manifest.json").read_text())["format"] == 1
+
+
 def test_missing_data_name_the_command(tmp_path, folder):
     with pytest.raises(DataError, match=r"no demonstrations in .*`flashgatr data kuka`"):
         load(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.wall import require_closed
-from flashgatr.experiments.arteries.vessel import formats, vtkxml
+from flashgatr.experiments.arteries.vessel import formats, polygons, vtkxml
 from flashgatr.experiments.arteries.vessel.surface import volume
 
 from ..test_fuzz import mutated
@@ -225,3 +225,11 @@ def test_damaged_files_give_a_surface_or_our_error(name, tmp_path):
             assert np.isfinite(position).all()
             assert position[face].shape == (len(face), 3, 3)
     assert refused
+
+
+def test_a_binary_stl_of_one_triangle_may_be_followed_by_other_bytes():
+    position = np.eye(3)
+    content = meshfiles.stl(position, np.array([[0, 1, 2]])) + b"written by a scanner"
+    corners, nodes, offsets = polygons.stl(content)
+    assert corners.tolist() == position.tolist()
+    assert (nodes.tolist(), offsets.tolist()) == ([0, 1, 2], [0, 3])
