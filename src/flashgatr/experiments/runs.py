@@ -66,24 +66,29 @@ def train(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
         )
     world = distributed.join(config.device)
     try:
-        with FolderLock(folder, world):
-            if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
-                _save_config(config)
-            task = make_task(config, world)
-            if config.model.start and not checkpoints.exists(folder / "checkpoints"):
-                _start(task.model, config)
-            trainer = Trainer(task, config, world)
-            trainer.require_same_data()
-            if world.is_main:  # only now, because the folder may have held another run
-                _save_config(config)
-            summary = trainer.run()
-            weights = trainer.weights()
-            if world.is_main:  # the results come last: where they are, the run is complete
-                io.save(folder / "model", _kind(config), dict(config.model.options), weights)
-                _save_results(folder, summary)
-            return summary
+        return _train(config, world)
     finally:
         distributed.leave()
+
+
+def _train(config: RunConfig, world: World) -> dict[str, Any]:
+    folder = Path(config.folder)
+    with FolderLock(folder, world):
+        if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
+            _save_config(config)
+        task = make_task(config, world)
+        if config.model.start and not checkpoints.exists(folder / "checkpoints"):
+            _start(task.model, config)
+        trainer = Trainer(task, config, world)
+        trainer.require_same_data()
+        if world.is_main:  # only now, because the folder may have held another run
+            _save_config(config)
+        summary = trainer.run()
+        weights = trainer.weights()
+        if world.is_main:  # the results come last: where they are, the run is complete
+            io.save(folder / "model", _kind(config), dict(config.model.options), weights)
+            _save_results(folder, summary)
+        return summary
 
 
 def _start(model: nn.Module, config: RunConfig) -> None:
