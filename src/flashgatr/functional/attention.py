@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -180,8 +181,9 @@ def _attend_padded(
     if bias is None and cudnn_fits(q, k, v):
         rounded = (_widened(x, x.shape[-1] + -x.shape[-1] % 8) for x in (q, k, v))
         batched = [x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded]
-        out = _cudnn(batched[0], batched[1], batched[2], scale)[..., :values]
-        return out.transpose(1, 2).reshape(*leading, queries, heads, values)
+        out = _cudnn(batched[0], batched[1], batched[2], scale).transpose(1, 2)
+        out = _DenseGradient.apply(out)[..., :values]  # type: ignore[no-untyped-call]
+        return out.reshape(*leading, queries, heads, values)  # type: ignore[no-any-return]
     # Every fused kernel takes equal widths. The zeros change no logit and are cut off again.
     width = max(q.shape[-1], values)
     q, k, v = (_widened(x, width) for x in (q, k, v))
@@ -236,6 +238,26 @@ def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:
         and not torch.are_deterministic_algorithms_enabled()
         and torch.cuda.get_device_capability(q.device) in ((9, 0), (10, 0))
     )
+
+
+class _DenseGradient(torch.autograd.Function):
+    """The identity; its gradient is contiguous.
+
+    torch plans cuDNN's backward pass once per shape and layout of the queries, keys and values. A
+    gradient in another layout than at the first call would be read with that call's strides.
+    """
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.contiguous()
 
 
 def _cudnn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
