@@ -180,7 +180,7 @@ def _attend_padded(
     bias, alive = _merge_masks(mask, attention_mask, q, keys)
     if bias is None and cudnn_fits(q, k, v):
         rounded = (_widened(x, x.shape[-1] + -x.shape[-1] % 8) for x in (q, k, v))
-        batched = [x.reshape(-1, *x.shape[-3:]).transpose(1, 2) for x in rounded]
+        batched = [_aligned(x.reshape(-1, *x.shape[-3:])).transpose(1, 2) for x in rounded]
         out = _cudnn(batched[0], batched[1], batched[2], scale).transpose(1, 2)
         out = _DenseGradient.apply(out)[..., :values]  # type: ignore[no-untyped-call]
         return out.reshape(*leading, queries, heads, values)  # type: ignore[no-any-return]
@@ -256,7 +256,7 @@ class _DenseGradient(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         return gradient.contiguous()
 
 
@@ -304,6 +304,14 @@ def _check_packed() -> None:
 
 shortcuts.CUDNN_ATTENTION.check_with(_check_cudnn)
 shortcuts.PACKED_ATTENTION.check_with(_check_packed)
+
+
+def _aligned(x: Tensor) -> Tensor:
+    """x, or a copy if a row of it does not begin at a multiple of 16 bytes, as cuDNN presumes."""
+    begins = x.storage_offset(), *x.stride()[:-1]
+    if x.stride(-1) == 1 and not any(begin % 8 for begin in begins):
+        return x
+    return x.clone(memory_format=torch.contiguous_format)
 
 
 def _widened(x: Tensor, width: int) -> Tensor:
