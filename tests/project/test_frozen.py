@@ -15,7 +15,7 @@ EMBEDDINGS = [
 PUBLIC = [
     "AnchoredGATr", "Anchors", "AxialGATr", "GATr", "GATrBlock", "GATrConfig", "LoadError", "Sets",
     "cell_weights", "choose_anchors", "from_pyg", "pack", "packed_to_padded", "pad",
-    "padded_to_packed", "readout", "unpack", "unpad",
+    "padded_to_packed", "parity", "readout", "unpack", "unpad",
     *(f"{verb}_{name}" for verb in ("embed", "extract") for name in EMBEDDINGS),
 ]  # fmt: skip
 MODULES = {"nn", "ops", "versors"}
