@@ -9,10 +9,10 @@ Every `embed_` takes coordinates (..., d) and returns multivectors (..., 16) (po
 which is continuous, odd in w, and has finite gradients everywhere. 16-bit numbers are divided in
 float32, because 1 / ε² exceeds the range of float16.
 
-Mirrors turn an embedded point into *minus* the embedded mirror image, and an embedded plane into the
-embedded mirror image without that sign. `PARITY` lists the sign of every object as a type, even or
-odd. A network that is given these types is E(3)-equivariant from coordinates to coordinates; without
-them it is SE(3)-equivariant.
+Mirrors turn an embedded point into *minus* the embedded mirror image, and an embedded plane into
+the embedded mirror image without that sign. `PARITY` lists the sign of every object as a type, even
+or odd. A network that is given these types is E(3)-equivariant from coordinates to coordinates;
+without them it is SE(3)-equivariant.
 """
 
 from __future__ import annotations
