@@ -114,8 +114,9 @@ def warn_of_even_points(mv: Tensor, parity: str) -> bool:
     mv = mv.detach()
     used = mv[..., E123].abs().flatten(0, -2).sum(0)
     *weights, everything = torch.cat([used, mv.abs().sum()[None]]).tolist()
-    suspects = [c for c, (w, letter) in enumerate(zip(weights, parity, strict=True))
-                if w and letter == "e"]
+    suspects = [
+        c for c, (w, letter) in enumerate(zip(weights, parity, strict=True)) if w and letter == "e"
+    ]
     if suspects:
         warnings.warn(
             f"in_mv_parity={parity!r} declares channels {suspects} even, but they have an e123 "

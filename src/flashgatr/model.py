@@ -148,8 +148,9 @@ class GATr(nn.Module):
             mask per head needs all batch axes.
         offsets: (B + 1) for packed sets; mv is then (all items, C, 16).
         max_items: size of the largest packed set, if known; required when compiling.
-        join_reference: only without types: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
-            multivector that broadcasts to (..., 16) per sample, or to mv as (..., 1, 1, 16).
+        join_reference: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
+            multivector that broadcasts to (..., 16) per sample, or to mv as (..., 1, 1, 16). With
+            types (`in_mv_parity`) joins need none.
         center: origin of the coordinates, (..., 3) per sample, instead of the sample's centroid.
         frame: centre, unit of length and join reference, instead of those of the input.
         """

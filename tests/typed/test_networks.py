@@ -60,7 +60,7 @@ def test_queries_and_anchors():
 def test_from_points_to_points_under_mirrors():
     types = dict(in_mv_parity="o", out_mv_parity="o", in_mv_channels=1, out_mv_channels=1)
     typed, untyped = (
-        network(**types, in_s_channels=0, out_s_channels=0, **more)
+        network(**{**types, **more}, in_s_channels=0, out_s_channels=0)
         for more in ({}, dict(in_mv_parity=None, out_mv_parity=None))
     )
     points = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -95,15 +95,16 @@ def test_the_mirror_of_an_axis_changes_signs_only(name, dtype):
 
 
 def masked_entries(layer):
-    weight, s2mv, mv2s, _, bias, _ = (
-        None if p is None else torch.ones_like(p) for p in layer._parameters_as_given
-    )
-    even_in, even_out = (torch.tensor([x == "e" for x in types]) for types in layer.types)
-    parts = [(layer.weight, even_out[:, None] != even_in)]
-    parts += [(layer.s2mv, ~even_out[:, None].expand_as(s2mv))] if s2mv is not None else []
-    parts += [(layer.mv2s, ~even_in.expand_as(mv2s))] if mv2s is not None else []
-    parts += [(layer.bias_mv, ~even_out)] if bias is not None else []
-    return parts
+    """Parameters with the places that connect unlike types."""
+    odd_in, odd_out = (torch.tensor([x == "o" for x in types]) for types in layer.types)
+    places = [
+        (layer.weight, odd_out[:, None] != odd_in),
+        (layer.s2mv, odd_out),
+        (layer.bias_mv, odd_out),
+    ]
+    if layer.mv2s is not None:
+        places.append((layer.mv2s, odd_in.expand_as(layer.mv2s)))
+    return [(parameter, where) for parameter, where in places if parameter is not None]
 
 
 def test_masked_parameters_are_zero_and_stay_zero():

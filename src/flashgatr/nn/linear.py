@@ -111,7 +111,8 @@ class EquiLinear(nn.Module):
 
     def _apply_types(self, rows: slice) -> None:
         """Zero the weights between unlike types; the others grow, as fewer are summed."""
-        assert self.types is not None and self._fan_parity is not None
+        assert self.types is not None
+        assert self._fan_parity is not None
         letters = self._fan_parity
         gain = {t: math.sqrt(len(letters) / max(letters.count(t), 1)) for t in "eo"}
         gains = self.weight.new_tensor([gain[t] for t in self.types[1]])

@@ -15,7 +15,6 @@ from ..functional.linear import halves
 from .linear import EquiLinear
 from .norm import GradeDropout, ScalarGate
 
-
 # Types of the factors of products and joins, channel by channel in turn.
 _PRODUCTS = ("ee", "oe", "oo", "eo")
 _JOINS = ("oo", "oe", "ee", "eo")
@@ -30,7 +29,7 @@ def _factor_types(channels: int) -> tuple[str, str]:
         [pattern[c % len(pattern)] for c in range(channels)] for pattern in (_PRODUCTS, _JOINS)
     )
     factors = [pair[side] for pairs in (products, joins) for side in (0, 1) for pair in pairs]
-    results = ["eo"[a != b] for a, b in products] + ["oe"[a != b] for a, b in joins]
+    results = ["eo"[p[0] != p[1]] for p in products] + ["oe"[p[0] != p[1]] for p in joins]
     return "".join(factors), "".join(results)
 
 
