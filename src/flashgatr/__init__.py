@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .geometry import extract_rotation as extract_rotation
     from .geometry import extract_scalar as extract_scalar
     from .geometry import extract_translation as extract_translation
+    from .geometry import parity as parity
     from .io import LoadError as LoadError
     from .model import GATr as GATr
     from .model import GATrBlock as GATrBlock
@@ -99,6 +100,7 @@ _NAMES = {
         "extract_rotation",
         "extract_scalar",
         "extract_translation",
+        "parity",
     ],
     "io": ["LoadError"],
     "model": ["GATr", "GATrBlock"],

@@ -1,8 +1,9 @@
 """Check the arguments of a network's call and expand them to one value per sample.
 
 Invalid arguments raise an error that states what was given and what was expected. These checks do
-not wait for the device, with two exceptions: `require_finite`, and `warn_of_dead_join`, which an
-eager network calls until it has seen an input that is not zero.
+not wait for the device, with two exceptions: `require_finite`, and the warnings
+`warn_of_dead_join` and `warn_of_even_points`, one of which an eager network calls until it has
+seen an input that is not zero.
 """
 
 from __future__ import annotations
@@ -105,8 +106,28 @@ def warn_of_dead_join(mv: Tensor, reference: Tensor, sets: Sets) -> bool:
     return bool(any_seen)
 
 
+def warn_of_even_points(mv: Tensor, parity: str) -> bool:
+    """Warn if a channel that is declared even has an e123 component, as points have.
+
+    Inputs that are entirely zero are skipped; returns whether there was another one.
+    """
+    mv = mv.detach()
+    used = mv[..., E123].abs().flatten(0, -2).sum(0)
+    *weights, everything = torch.cat([used, mv.abs().sum()[None]]).tolist()
+    suspects = [
+        c for c, (w, letter) in enumerate(zip(weights, parity, strict=True)) if w and letter == "e"
+    ]
+    if suspects:
+        warnings.warn(
+            f"in_mv_parity={parity!r} declares channels {suspects} even, but they have an e123 "
+            'component, as points have; points are odd, "o": see flashgatr.parity',
+            stacklevel=_caller(),
+        )
+    return bool(everything)
+
+
 def _caller() -> int:
-    """The `stacklevel` that makes `warn_of_dead_join` point at the code that called the network."""
+    """The `stacklevel` that makes a warning point at the code that called the network."""
     inside = tuple(str(Path(file).parent) for file in (__file__, torch.__file__) if file)
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):

@@ -15,7 +15,9 @@ from numbers import Real
 from typing import Any
 
 from .functional import ACTIVATIONS
-from .functional.features import weighted_terms
+from .functional.features import head_widths, weighted_terms
+from .functional.linear import halves
+from .geometry import check_parity
 
 HALVES = ("attention", "mlp")
 """The halves of a block."""
@@ -45,6 +47,9 @@ class GATrConfig:
     length_scale: lengths are divided by it on entry and multiplied by it on exit.
     initialization: "default", or "geometric": start values with which scalar outputs depend on the
         geometry from the first step, for energies whose gradient is trained.
+    in_mv_parity, out_mv_parity: types of the multivector channels, one letter each, "e" (even) or
+        "o" (odd), as `flashgatr.parity` gives them. The network is then equivariant under mirrors,
+        too, from coordinates to coordinates. None, None: channels without types.
     """
 
     in_mv_channels: int
@@ -71,6 +76,8 @@ class GATrConfig:
     norm_epsilon: float = 0.01
     distance_epsilon: float = 1e-3
     initialization: str = "default"
+    in_mv_parity: str | None = None
+    out_mv_parity: str | None = None
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -113,6 +120,59 @@ class GATrConfig:
             raise ValueError("rotary positions turn scalar channels, but hidden_s_channels is 0")
         self._require_channels("reinsert_mv_channels", self.in_mv_channels)
         self._require_channels("reinsert_s_channels", self.in_s_channels)
+        self._check_types()
+
+    def _check_types(self) -> None:
+        """Raise an error unless the types of channels are complete and the widths allow them."""
+        if self.in_mv_parity is None and self.out_mv_parity is None:
+            return
+        if self.in_mv_parity is None or self.out_mv_parity is None:
+            raise ValueError(
+                f"in_mv_parity and out_mv_parity belong together; got {self.in_mv_parity!r} and "
+                f"{self.out_mv_parity!r}; give both, or neither"
+            )
+        check_parity(self.in_mv_parity, self.in_mv_channels, "in_mv_parity")
+        check_parity(self.out_mv_parity, self.out_mv_channels, "out_mv_parity")
+        if self.hidden_mv_channels % 2:
+            raise ValueError(
+                f"half of the hidden channels are even and half are odd, so hidden_mv_channels "
+                f"must be a multiple of 2 in a network with types, got {self.hidden_mv_channels}"
+            )
+        channels = self.hidden_mv_channels, self.hidden_s_channels
+        per_head, _ = head_widths(*channels, self.num_heads, self.attention_width, False)
+        if per_head < 2:
+            raise ValueError(
+                f"every head of a network with types needs an even and an odd channel, but "
+                f"attention_width · hidden_mv_channels / num_heads is {per_head}; use fewer heads "
+                "or more channels"
+            )
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether multivector channels have types."""
+        return self.in_mv_parity is not None
+
+    @property
+    def first_mv_channels(self) -> int:
+        """Channels that enter the first linear map: the input, with types also a constant."""
+        return self.in_mv_channels + self.is_typed
+
+    @property
+    def first_parity(self) -> str | None:
+        """Types of these channels; the constant is odd."""
+        return None if self.in_mv_parity is None else self.in_mv_parity + "o"
+
+    @property
+    def hidden_parity(self) -> str | None:
+        """Types of the hidden channels: the first half is even, the second odd."""
+        return halves(self.hidden_mv_channels) if self.is_typed else None
+
+    @property
+    def reinsert_parity(self) -> str | None:
+        """Types of the re-inserted channels."""
+        if self.in_mv_parity is None:
+            return None
+        return "".join(self.in_mv_parity[c] for c in self.reinsert_mv_channels)
 
     @property
     def recomputed_half(self) -> str | None:
@@ -138,7 +198,11 @@ class GATrConfig:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """All options; types only if there are some, so that older versions read the others."""
+        values = asdict(self)
+        if not self.is_typed:
+            del values["in_mv_parity"], values["out_mv_parity"]
+        return values
 
     def _normalise(self) -> None:
         """Convert shorthand and JSON forms (True, lists) to the form that is stored."""

@@ -158,7 +158,7 @@ class FastPath:
         self.config = config
         self.blocks = [FastBlock(block) for block in blocks if isinstance(block, GATrBlock)]
         hidden = config.hidden_mv_channels, config.hidden_s_channels
-        outer = config.in_mv_channels, config.in_s_channels
+        outer = config.first_mv_channels, config.in_s_channels
         self._first = FastLinear(outer, hidden)
         self._last = FastLinear(hidden, (config.out_mv_channels, config.out_s_channels))
 
@@ -166,6 +166,8 @@ class FastPath:
         self, mv: Tensor, linear_in: nn.Module, blocks: nn.ModuleList, linear_out: nn.Module
     ) -> str | None:
         """Why the kernels cannot run these modules on this input; None if they can."""
+        if self.config.is_typed:
+            return "the fused kernels have no types of channels (in_mv_parity)"
         if blocks.training and self.config.dropout:
             return "the fused kernels have no dropout"
         if len(self.blocks) != len(blocks):

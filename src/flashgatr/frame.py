@@ -13,11 +13,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from . import arguments
-from .algebra import BLADES, E123
+from .algebra import BLADES, E123, PSEUDOSCALAR
 from .batch import Sets
+from .constants import constant
 from .versors import rescale, translate, working_center
 
 JoinReference = Literal["data", "canonical"] | Tensor
@@ -62,6 +64,16 @@ class Frame:
     def _shift(self, sets: Sets) -> Tensor:
         assert self.center is not None
         return sets.spread(self.center).unsqueeze(-2)
+
+
+def with_constant(mv: Tensor) -> Tensor:
+    """Multivectors (..., C, 16) with one more channel, e0123, which no motion changes if it is odd.
+
+    Networks with types have it, because products and joins with it are the equivariant maps between
+    channels of unlike types.
+    """
+    one = constant(tuple(int(i == PSEUDOSCALAR) for i in range(BLADES)), mv)
+    return torch.cat([mv, one.expand(*mv.shape[:-2], 1, BLADES)], dim=-2)
 
 
 def frame_of(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from os import PathLike
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from . import arguments, io
@@ -19,7 +21,7 @@ from .batch import Sets
 from .config import GATrConfig, preset
 from .constants import indices
 from .fast import FastPath
-from .frame import Frame, JoinReference, frame_of
+from .frame import Frame, JoinReference, frame_of, with_constant
 from .nn import EquiLinear
 from .nn.attention import Memory
 from .nn.block import GATrBlock as GATrBlock
@@ -61,10 +63,12 @@ class GATr(nn.Module):
         self._check_config(config)
         self.config = config
         self.linear_in = EquiLinear(
-            config.in_mv_channels,
+            config.first_mv_channels,
             config.hidden_mv_channels,
             config.in_s_channels,
             config.hidden_s_channels,
+            in_parity=config.first_parity,
+            out_parity=config.hidden_parity,
         )
         self.blocks = nn.ModuleList(
             GATrBlock(config, rotary=self._rotary(i)) for i in range(config.num_blocks)
@@ -74,6 +78,8 @@ class GATr(nn.Module):
             config.out_mv_channels,
             config.hidden_s_channels,
             config.out_s_channels,
+            in_parity=config.hidden_parity,
+            out_parity=config.out_mv_parity,
         )
         self._reference_seen = False
         self._fast = FastPath(config, self.blocks)
@@ -143,7 +149,8 @@ class GATr(nn.Module):
         offsets: (B + 1) for packed sets; mv is then (all items, C, 16).
         max_items: size of the largest packed set, if known; required when compiling.
         join_reference: "data" (mean of the sample's input), "canonical" (e123 = 1; SE(3) only) or a
-            multivector that broadcasts to (..., 16) per sample, or to mv as (..., 1, 1, 16).
+            multivector that broadcasts to (..., 16) per sample, or to mv as (..., 1, 1, 16). With
+            types (`in_mv_parity`) joins need none.
         center: origin of the coordinates, (..., 3) per sample, instead of the sample's centroid.
         frame: centre, unit of length and join reference, instead of those of the input.
         """
@@ -203,7 +210,10 @@ class GATr(nn.Module):
                 "a frame has a centre and a join reference; pass it without center and "
                 "join_reference"
             )
-        return frame.for_input(mv, sets)
+        frame = frame.for_input(mv, sets)
+        if self.config.is_typed:
+            frame = replace(frame, reference=torch.ones_like(frame.reference))
+        return frame
 
     def frame(
         self,
@@ -214,6 +224,14 @@ class GATr(nn.Module):
     ) -> Frame:
         """Centre, unit of length and join reference of every sample, as `forward` computes them."""
         sets = Sets(mv.shape[:-2], axes=self.item_axes) if sets is None else sets
+        types, is_data = self.config.in_mv_parity, _is_data(join_reference)
+        if types is not None:
+            if not is_data:
+                raise ValueError(
+                    "joins of channels with types need no reference; call the network without "
+                    "join_reference"
+                )
+            join_reference = "canonical"  # the number one
         frame = frame_of(
             mv,
             sets,
@@ -222,12 +240,15 @@ class GATr(nn.Module):
             join_reference=join_reference,
             center=center,
         )
-        if _is_data(join_reference) and mv.shape[-2] and not self._can_skip_warning(mv):
-            self._reference_seen = arguments.warn_of_dead_join(mv, frame.reference, sets)
+        if is_data and mv.shape[-2] and not self._can_skip_warning(mv):
+            if types is None:
+                self._reference_seen = arguments.warn_of_dead_join(mv, frame.reference, sets)
+            else:
+                self._reference_seen = arguments.warn_of_even_points(mv, types)
         return frame
 
     def _can_skip_warning(self, mv: Tensor) -> bool:
-        """Whether to skip `warn_of_dead_join`: it ran already, or the values cannot be read."""
+        """Whether to skip the warning: it was given already, or the values cannot be read."""
         return self._reference_seen or not arguments.can_be_read(mv)
 
     def _surroundings(
@@ -254,6 +275,8 @@ class GATr(nn.Module):
         memory_of(i, mv, s): what the items of block i, whose input is (mv, s), attend to, if not
             each other.
         """
+        if self.config.is_typed:
+            mv = with_constant(mv)
         with full_precision(mv.device):
             mv, s = self.linear_in(mv, s)
 
@@ -300,12 +323,14 @@ class GATr(nn.Module):
     def __repr__(self) -> str:
         c = self.config
         parameters = sum(p.numel() for p in self.parameters())
+        parameters -= sum(x.unused_parameters for x in self.modules() if isinstance(x, EquiLinear))
+        types = f", types {c.in_mv_parity} -> {c.out_mv_parity}" if c.is_typed else ""
         kind = "multi-query" if c.multi_query else "multi-head"
         return (
             f"{type(self).__name__}({c.in_mv_channels} mv + {c.in_s_channels} s -> "
             f"{c.out_mv_channels} mv + {c.out_s_channels} s; {c.num_blocks} blocks of "
             f"{c.hidden_mv_channels} mv + {c.hidden_s_channels} s, {c.num_heads} {kind} heads, "
-            f"{parameters:,} parameters)"
+            f"{parameters:,} parameters{types})"
         )
 
 

@@ -16,6 +16,7 @@ from .algebra import BLADES, E123, EUCLIDEAN, NORMAL, NULL, PGA
 from .batch import Sets
 from .constants import constant, indices
 from .geometry import (
+    check_parity,
     embed_plane,
     embed_point,
     embed_rotation,
@@ -44,9 +45,37 @@ def compose(*versors: Tensor) -> Tensor:
     return result
 
 
-def apply(versor: Tensor, mv: Tensor) -> Tensor:
-    """Move multivectors (..., 16) by a versor (16) or by versors that broadcast with them."""
-    return sandwich(versor, mv)
+def apply(versor: Tensor, mv: Tensor, parity: str | None = None) -> Tensor:
+    """Move multivectors (..., 16) by a versor (16) or by versors that broadcast with them.
+
+    parity: one letter per channel of multivectors (..., C, 16), "e" (even) or "o" (odd), as
+        `flashgatr.parity` gives them. Motions with a mirror also change the sign of odd channels.
+
+    >>> mirror = embed_plane(torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3))
+    >>> point = embed_point(torch.tensor([[1.0, 2.0, 3.0]]))
+    >>> extract_point(apply(mirror, point, "o")), apply(mirror, point, "o")[0, 14]
+    (tensor([[-1.,  2.,  3.]]), tensor(1.))
+    """
+    moved = sandwich(versor, mv)
+    if parity is None:
+        return moved
+    if mv.dim() < 2:
+        raise ValueError(
+            f"parity={parity!r} is that of channels (..., C, 16), got multivectors of shape "
+            f"{tuple(mv.shape)}"
+        )
+    check_parity(parity, mv.shape[-2], "parity")
+    odd = constant(tuple(int(letter == "o") for letter in parity), mv)[:, None] > 0
+    return torch.where(odd & is_odd(versor)[..., None], -moved, moved)
+
+
+def is_odd(versor: Tensor) -> Tensor:
+    """Whether the motion contains a mirror: booleans (...) of versors (..., 16)."""
+
+    def size(grades: tuple[int, ...]) -> Tensor:
+        return versor.index_select(-1, indices(grades, versor)).square().sum(-1)
+
+    return size(_ODD_GRADES) > size(_EVEN_GRADES)
 
 
 def invert(versor: Tensor) -> Tensor:
@@ -152,6 +181,8 @@ def to_quaternion(versor: Tensor) -> Tensor:
 
 _IDENTITY = ((1, 0, 0), (0, 1, 0), (0, 0, 1))
 _LAST_ROW = (0, 0, 0, 1)
+_ODD_GRADES = tuple(i for i, grade in enumerate(PGA.grades) if grade % 2)
+_EVEN_GRADES = tuple(i for i, grade in enumerate(PGA.grades) if not grade % 2)
 _IS_NULL = tuple(int(i in NULL) for i in range(BLADES))
 
 

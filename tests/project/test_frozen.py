@@ -15,7 +15,7 @@ EMBEDDINGS = [
 PUBLIC = [
     "AnchoredGATr", "Anchors", "AxialGATr", "GATr", "GATrBlock", "GATrConfig", "LoadError", "Sets",
     "cell_weights", "choose_anchors", "from_pyg", "pack", "packed_to_padded", "pad",
-    "padded_to_packed", "readout", "unpack", "unpad",
+    "padded_to_packed", "parity", "readout", "unpack", "unpad",
     *(f"{verb}_{name}" for verb in ("embed", "extract") for name in EMBEDDINGS),
 ]  # fmt: skip
 MODULES = {"nn", "ops", "versors"}
@@ -24,7 +24,7 @@ FIELDS = [
     "hidden_s_channels", "num_blocks", "num_heads", "multi_query", "attention_width",
     "distance_aware", "learned_weights", "rotary", "rotary_base", "reinsert_mv_channels",
     "reinsert_s_channels", "activation", "dropout", "checkpoint", "recenter", "length_scale",
-    "norm_epsilon", "distance_epsilon", "initialization",
+    "norm_epsilon", "distance_epsilon", "initialization", "in_mv_parity", "out_mv_parity",
 ]  # fmt: skip
 LINEAR = ["bias_mv", "bias_s", "mv2s", "s2mv", "s2s", "weight"]
 KEYS = [

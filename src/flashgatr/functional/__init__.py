@@ -12,6 +12,7 @@ from .features import key_features as key_features
 from .features import query_features as query_features
 from .linear import LinearWeights as LinearWeights
 from .linear import linear as linear
+from .linear import masked as masked
 from .norm import ACTIVATIONS as ACTIVATIONS
 from .norm import dropout as dropout
 from .norm import gate as gate

@@ -49,6 +49,38 @@ class LinearWeights(NamedTuple):
     """(S')"""
 
 
+def halves(channels: int) -> str:
+    """Types of channels of which the first half is even and the second half odd.
+
+    >>> halves(5)
+    'eeeoo'
+    """
+    odd = channels // 2
+    return "e" * (channels - odd) + "o" * odd
+
+
+def masked(weights: LinearWeights, in_parity: str, out_parity: str) -> LinearWeights:
+    """The map between channels with these types, "e" (even) or "o" (odd): entries between unlike
+    types are zero. Scalars and biases are even.
+    """
+    like = weights.weight
+    even_in, even_out = (
+        constant(tuple(int(letter == "e") for letter in types), like)
+        for types in (in_parity, out_parity)
+    )
+    alike = (even_out[:, None] == even_in).to(like.dtype)
+
+    def times(x: Tensor | None, mask: Tensor) -> Tensor | None:
+        return None if x is None else x * mask
+
+    return weights._replace(
+        weight=like * alike[..., None],
+        s2mv=times(weights.s2mv, even_out[:, None]),
+        mv2s=times(weights.mv2s, even_in),
+        bias_mv=times(weights.bias_mv, even_out),
+    )
+
+
 def basis() -> Tensor:
     """The nine normalised maps as matrices (9, 16, 16), float64: y = basis[b] @ x.
 

@@ -59,9 +59,18 @@ def layer_norm(mv: Tensor, s: Tensor, epsilon: float = 0.01) -> tuple[Tensor, Te
     return mv, s
 
 
-def gate(mv: Tensor, s: Tensor, activation: str = "gelu") -> tuple[Tensor, Tensor]:
-    """Multiply every multivector by an activation of its scalar part."""
+def gate(
+    mv: Tensor, s: Tensor, activation: str = "gelu", is_typed: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Multiply every multivector by an activation of its scalar part.
+
+    is_typed: the first half of the channels is even, the second odd. The scalar part of an odd
+    channel changes sign under mirrors, so the channel takes the gate of its even partner.
+    """
     chosen = ACTIVATIONS[activation]
+    if is_typed:
+        gates = chosen.gate(mv[..., : mv.shape[-2] // 2, SCALAR, None])
+        return torch.cat([gates, gates], dim=-2) * mv, chosen.scalars(s)
     return chosen.gate(mv[..., SCALAR, None]) * mv, chosen.scalars(s)
 
 

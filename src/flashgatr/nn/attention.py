@@ -18,6 +18,7 @@ from ..algebra import BLADES
 from ..batch import Sets
 from ..functional import LogitWeights
 from ..functional.features import head_widths, weighted_terms
+from ..functional.linear import halves
 from .linear import EquiLinear
 from .norm import GradeDropout
 
@@ -153,6 +154,8 @@ class _Projected(nn.Module):
         rotary_base: float = 4096,
         dropout: float = 0.0,
         epsilon: float = 1e-3,
+        parity: str | None = None,
+        out_parity: str | None = None,
     ) -> None:
         super().__init__()
         _require_heads(num_heads)
@@ -163,6 +166,7 @@ class _Projected(nn.Module):
         self.kv_heads = 1 if multi_query else num_heads
         self.widths = head_widths(mv_channels, s_channels, num_heads, attention_width, rotary)
         self.rotary_base = rotary_base if rotary else None
+        self.head_parity = None if parity is None else halves(self.widths[0])
         self.attention = GeometricAttention(
             num_heads,
             *self.widths,
@@ -176,8 +180,14 @@ class _Projected(nn.Module):
             num_heads * self.widths[1],
             s_channels if out_s_channels is None else out_s_channels,
             initialization="small",
+            in_parity=self._of_heads(num_heads),
+            out_parity=parity if out_parity is None else out_parity,
         )
         self.dropout = GradeDropout(dropout)
+
+    def _of_heads(self, heads: int) -> str | None:
+        """Types of the channels of this many heads."""
+        return None if self.head_parity is None else self.head_parity * heads
 
     def split_heads(self, projected: tuple[Tensor, Tensor], heads: list[int]) -> list[Heads]:
         """Split the projected channels into consecutive groups of this many heads each."""
@@ -208,7 +218,8 @@ class SelfAttention(_Projected):
     As in the authors' code, the multi-head variant adds re-inserted channels to the values, too.
     `out_mv_channels` and `out_s_channels` are the widths of the output (default: those of the
     input). The channels per head depend on the input's widths: `attention_width` times the input
-    channels, divided among the heads.
+    channels, divided among the heads. `parity`, `reinsert_parity` and `out_parity`: types of the
+    channels; the first half of each head is even, the second odd.
     """
 
     def __init__(
@@ -219,14 +230,26 @@ class SelfAttention(_Projected):
         *,
         reinsert_mv_channels: int = 0,
         reinsert_s_channels: int = 0,
+        parity: str | None = None,
+        reinsert_parity: str | None = None,
         **options: object,
     ) -> None:
-        super().__init__(mv_channels, s_channels, num_heads, **options)  # type: ignore[arg-type]
+        super().__init__(mv_channels, s_channels, num_heads, parity=parity, **options)  # type: ignore[arg-type]
+        if parity is not None and reinsert_parity is None:
+            reinsert_parity = ""
+        fan_parity = None if parity is None else parity + (reinsert_parity or "")
         mv_width, s_width = self.widths
         every = num_heads + 2 * self.kv_heads
         fan_in = mv_channels + reinsert_mv_channels, s_channels + reinsert_s_channels
         self.qkv = EquiLinear(
-            mv_channels, every * mv_width, s_channels, every * s_width, fan_in=fan_in
+            mv_channels,
+            every * mv_width,
+            s_channels,
+            every * s_width,
+            fan_in=fan_in,
+            in_parity=parity,
+            out_parity=self._of_heads(every),
+            fan_parity=fan_parity,
         )
         self.reinsert: EquiLinear | None = None
         if reinsert_mv_channels or reinsert_s_channels:
@@ -238,6 +261,9 @@ class SelfAttention(_Projected):
                 reached * s_width,
                 bias=False,
                 fan_in=fan_in,
+                in_parity=reinsert_parity,
+                out_parity=self._of_heads(reached),
+                fan_parity=fan_parity,
             )
 
     def forward(
@@ -296,7 +322,8 @@ class CrossAttention(_Projected):
 
     `out_mv_channels` and `out_s_channels` are the widths of the output (default: those of mv and
     s). The channels per head follow from the widths of mv and s, as in `SelfAttention`; in the
-    authors' code they follow from those of the context.
+    authors' code they follow from those of the context. `parity`, `context_parity` (default: as
+    `parity`) and `out_parity`: types of the channels.
     """
 
     def __init__(
@@ -307,15 +334,31 @@ class CrossAttention(_Projected):
         *,
         context_mv_channels: int | None = None,
         context_s_channels: int | None = None,
+        parity: str | None = None,
+        context_parity: str | None = None,
         **options: object,
     ) -> None:
-        super().__init__(mv_channels, s_channels, num_heads, **options)  # type: ignore[arg-type]
+        super().__init__(mv_channels, s_channels, num_heads, parity=parity, **options)  # type: ignore[arg-type]
         context_mv = mv_channels if context_mv_channels is None else context_mv_channels
         context_s = s_channels if context_s_channels is None else context_s_channels
         mv_width, s_width = self.widths
         shared = 2 * self.kv_heads
-        self.q = EquiLinear(mv_channels, num_heads * mv_width, s_channels, num_heads * s_width)
-        self.kv = EquiLinear(context_mv, shared * mv_width, context_s, shared * s_width)
+        self.q = EquiLinear(
+            mv_channels,
+            num_heads * mv_width,
+            s_channels,
+            num_heads * s_width,
+            in_parity=parity,
+            out_parity=self._of_heads(num_heads),
+        )
+        self.kv = EquiLinear(
+            context_mv,
+            shared * mv_width,
+            context_s,
+            shared * s_width,
+            in_parity=parity if context_parity is None else context_parity,
+            out_parity=self._of_heads(shared),
+        )
 
     def forward(
         self,

@@ -67,8 +67,15 @@ class GATrBlock(nn.Module):
             reinsert_s_channels=len(config.reinsert_s_channels),
             dropout=config.dropout,
             epsilon=config.distance_epsilon,
+            parity=config.hidden_parity,
+            reinsert_parity=config.reinsert_parity,
         )
-        self.mlp = GeoMLP(*widths, activation=config.activation, dropout=config.dropout)
+        self.mlp = GeoMLP(
+            *widths,
+            activation=config.activation,
+            dropout=config.dropout,
+            parity=config.hidden_parity,
+        )
         if config.initialization == "geometric":
             self._strengthen_geometry()
 

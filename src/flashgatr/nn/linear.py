@@ -15,6 +15,7 @@ from .. import functional
 from ..algebra import BLADES, SCALAR
 from ..functional.linear import MAPS, LinearWeights
 from ..functional.linear import basis as basis
+from ..geometry import check_parity
 from ..precision import check_dtype
 
 Initialization = Literal["default", "small", "unit_scalar", "almost_unit_scalar"]
@@ -37,6 +38,10 @@ class EquiLinear(nn.Module):
     and "almost_unit_scalar" give multivectors close to 1, so that a product with them is close to
     the identity, and scalars as "default" does. Start values are distributed as in the authors'
     code, except that here the factor of multivector weights also scales their bias.
+
+    `in_parity` and `out_parity`: types of the multivector channels, one letter each, "e" (even) or
+    "o" (odd). Weights between unlike types, and between scalars and odd channels, are zero and stay
+    zero. `fan_parity`: types of all channels whose maps are summed, if this is one of several.
     """
 
     def __init__(
@@ -49,8 +54,18 @@ class EquiLinear(nn.Module):
         bias: bool = True,
         initialization: Initialization = "default",
         fan_in: tuple[int, int] | None = None,
+        in_parity: str | None = None,
+        out_parity: str | None = None,
+        fan_parity: str | None = None,
     ) -> None:
         super().__init__()
+        self.types: tuple[str, str] | None = None
+        if in_parity is not None or out_parity is not None:
+            self.types = (
+                check_parity(in_parity, in_mv_channels, "in_parity"),  # type: ignore[arg-type]
+                check_parity(out_parity, out_mv_channels, "out_parity"),  # type: ignore[arg-type]
+            )
+        self._fan_parity = in_parity if fan_parity is None else fan_parity
         self.in_mv_channels, self.out_mv_channels = in_mv_channels, out_mv_channels
         self.in_s_channels, self.out_s_channels = in_s_channels, out_s_channels
         self.weight = nn.Parameter(torch.empty(out_mv_channels, in_mv_channels, MAPS))
@@ -91,6 +106,22 @@ class EquiLinear(nn.Module):
             self.bias_mv[rows].uniform_(one - jitter, one + jitter)
         if rows == slice(None):
             self._reset_scalar_outputs(scalar_factor, scalar_factor * bound)
+        if self.types is not None:
+            self._apply_types(rows)
+
+    def _apply_types(self, rows: slice) -> None:
+        """Zero the weights between unlike types; the others grow, as fewer are summed."""
+        assert self.types is not None
+        assert self._fan_parity is not None
+        letters = self._fan_parity
+        gain = {t: math.sqrt(len(letters) / max(letters.count(t), 1)) for t in "eo"}
+        gains = self.weight.new_tensor([gain[t] for t in self.types[1]])
+        self.weight[rows].mul_(gains[rows, None, None])
+        if self.mv2s is not None and rows == slice(None):
+            self.mv2s.mul_(gain["e"])
+        for parameter, value in zip(self._parameters_as_given, self.weights, strict=True):
+            if parameter is not None and value is not None:
+                parameter.copy_(value)
 
     def _reset_scalar_outputs(self, factor: float, bias_bound: float) -> None:
         sources = [
@@ -113,8 +144,23 @@ class EquiLinear(nn.Module):
 
     @property
     def weights(self) -> LinearWeights:
-        """The parameters, as `functional.linear` and the kernels take them."""
+        """The parameters, as `functional.linear` takes them; zero between unlike types."""
+        given = self._parameters_as_given
+        return given if self.types is None else functional.masked(given, *self.types)
+
+    @property
+    def _parameters_as_given(self) -> LinearWeights:
         return LinearWeights(self.weight, self.s2mv, self.mv2s, self.s2s, self.bias_mv, self.bias_s)
+
+    @property
+    def unused_parameters(self) -> int:
+        """The number of parameters that are zero because they connect unlike types."""
+        if self.types is None:
+            return 0
+        (even_in, odd_in), (even_out, odd_out) = ((t.count("e"), t.count("o")) for t in self.types)
+        unused = (even_out * odd_in + odd_out * even_in) * MAPS
+        unused += odd_out * self.in_s_channels + odd_in * self.out_s_channels
+        return unused + odd_out * (self.bias_mv is not None)
 
     def _check(self, mv: Tensor, s: Tensor) -> None:
         if mv.dim() < 2 or mv.shape[-2:] != (self.in_mv_channels, BLADES):
@@ -133,4 +179,5 @@ class EquiLinear(nn.Module):
         return (
             f"{self.in_mv_channels} mv + {self.in_s_channels} s -> "
             f"{self.out_mv_channels} mv + {self.out_s_channels} s"
+            + ("" if self.types is None else ", types {} -> {}".format(*self.types))
         )

@@ -11,12 +11,34 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .. import functional
+from ..functional.linear import halves
 from .linear import EquiLinear
 from .norm import GradeDropout, ScalarGate
 
+# Types of the factors of products and joins, channel by channel in turn.
+_PRODUCTS = ("ee", "oe", "oo", "eo")
+_JOINS = ("oo", "oe", "ee", "eo")
+
+
+def _factor_types(channels: int) -> tuple[str, str]:
+    """Types of four groups of factors, and those of the products and joins that they give.
+
+    A product multiplies types; a join also changes them.
+    """
+    products, joins = (
+        [pattern[c % len(pattern)] for c in range(channels)] for pattern in (_PRODUCTS, _JOINS)
+    )
+    factors = [pair[side] for pairs in (products, joins) for side in (0, 1) for pair in pairs]
+    results = ["eo"[p[0] != p[1]] for p in products] + ["oe"[p[0] != p[1]] for p in joins]
+    return "".join(factors), "".join(results)
+
 
 class GeometricBilinear(nn.Module):
-    """Geometric product and equivariant join of learned projections of the input."""
+    """Geometric product and equivariant join of learned projections of the input.
+
+    `in_parity`, `out_parity`: types of the channels in and out. With types, joins need no
+    reference: pass one.
+    """
 
     def __init__(
         self,
@@ -24,13 +46,33 @@ class GeometricBilinear(nn.Module):
         out_mv_channels: int,
         in_s_channels: int = 0,
         out_s_channels: int = 0,
+        *,
+        in_parity: str | None = None,
+        out_parity: str | None = None,
     ) -> None:
         super().__init__()
         hidden = max(out_mv_channels // 2, 1)
-        self.inputs = EquiLinear(in_mv_channels, 4 * hidden, in_s_channels)
+        factors = results = None
+        near_one = [slice(hidden, 2 * hidden)]
+        if in_parity is not None:
+            factors, results = _factor_types(hidden)
+            turn = len(_PRODUCTS)  # only an even factor can be close to 1; (o, o) has none
+            near_one = [slice(hidden + i, 2 * hidden, turn) for i in (0, 1)]
+            near_one.append(slice(3, hidden, turn))
+        self.inputs = EquiLinear(
+            in_mv_channels, 4 * hidden, in_s_channels, in_parity=in_parity, out_parity=factors
+        )
         # The product is close to x · 1 at the start, so that the layer is close to linear.
-        self.inputs.reset_parameters("almost_unit_scalar", rows=slice(hidden, 2 * hidden))
-        self.output = EquiLinear(2 * hidden, out_mv_channels, in_s_channels, out_s_channels)
+        for rows in near_one:
+            self.inputs.reset_parameters("almost_unit_scalar", rows=rows)
+        self.output = EquiLinear(
+            2 * hidden,
+            out_mv_channels,
+            in_s_channels,
+            out_s_channels,
+            in_parity=results,
+            out_parity=out_parity,
+        )
 
     def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
         _check_reference(reference, mv)
@@ -51,7 +93,9 @@ class GeoMLP(nn.Module):
     """Bilinear layer to the hidden width, scalar gate, linear map to the output's width.
 
     By default the hidden layer is twice as wide as the input and the output as wide as the input.
-    The product and the join each have half of the hidden multivector channels.
+    The product and the join each have half of the hidden multivector channels. `parity`: types of
+    the channels in; `out_parity`: of those out (default: as in). Of the hidden channels the first
+    half is even and the second odd.
     """
 
     def __init__(
@@ -65,15 +109,28 @@ class GeoMLP(nn.Module):
         out_s_channels: int | None = None,
         activation: str = "gelu",
         dropout: float = 0.0,
+        parity: str | None = None,
+        out_parity: str | None = None,
     ) -> None:
         super().__init__()
         wide_mv = 2 * mv_channels if hidden_mv_channels is None else hidden_mv_channels
         wide_s = 2 * s_channels if hidden_s_channels is None else hidden_s_channels
         out_mv = mv_channels if out_mv_channels is None else out_mv_channels
         out_s = s_channels if out_s_channels is None else out_s_channels
-        self.bilinear = GeometricBilinear(mv_channels, wide_mv, s_channels, wide_s)
-        self.gate = ScalarGate(activation)
-        self.linear = EquiLinear(wide_mv, out_mv, wide_s, out_s)
+        is_typed = parity is not None
+        if is_typed and wide_mv % 2:
+            raise ValueError(
+                f"hidden_mv_channels must be a multiple of 2 in a layer with types, got {wide_mv}"
+            )
+        wide = halves(wide_mv) if is_typed else None
+        self.bilinear = GeometricBilinear(
+            mv_channels, wide_mv, s_channels, wide_s, in_parity=parity, out_parity=wide
+        )
+        self.gate = ScalarGate(activation, is_typed=is_typed)
+        out_parity = parity if out_parity is None else out_parity
+        self.linear = EquiLinear(
+            wide_mv, out_mv, wide_s, out_s, in_parity=wide, out_parity=out_parity
+        )
         self.dropout = GradeDropout(dropout)
 
     def forward(self, mv: Tensor, s: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:

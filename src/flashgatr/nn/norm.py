@@ -23,21 +23,25 @@ class EquiLayerNorm(nn.Module):
 
 
 class ScalarGate(nn.Module):
-    """Multiply every multivector by an activation of its scalar part."""
+    """Multiply every multivector by an activation of its scalar part.
 
-    def __init__(self, activation: str = "gelu") -> None:
+    is_typed: the second half of the channels is odd, and each takes the gate of its even partner in
+    the first half.
+    """
+
+    def __init__(self, activation: str = "gelu", *, is_typed: bool = False) -> None:
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(
                 f"unknown activation {activation!r}; expected one of {', '.join(ACTIVATIONS)}"
             )
-        self.activation = activation
+        self.activation, self.is_typed = activation, is_typed
 
     def forward(self, mv: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        return functional.gate(mv, s, self.activation)
+        return functional.gate(mv, s, self.activation, self.is_typed)
 
     def extra_repr(self) -> str:
-        return self.activation
+        return self.activation + ", with types" * self.is_typed
 
 
 class GradeDropout(nn.Module):

@@ -36,22 +36,26 @@ def equivariance_error(
     distance: float = 1.0,
     dtype: torch.dtype = torch.float64,
     seed: int = 0,
+    parity: tuple[str, str] | None = None,
     **options: Any,
 ) -> float:
     """Largest relative violation of f(u x) = u f(x) over random motions of the given kind.
+
+    parity: types of the channels in and out, such as ("oe", "o"); None for even channels.
 
     distance: standard deviation of the shifts. Further keyword arguments are passed to `f`; a
     multivector `join_reference` is moved with the input. Motions are applied in float64, and the
     result is rounded to `dtype`.
     """
+    types_in, types_out = (None, None) if parity is None else parity
     f, (mv, s) = _prepare(f, mv, s, dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         plain = _call(f, mv, s, **_cast(options, dtype))
         return max(
             _distance(
-                _call(f, _move(u, mv), s, **_cast(_moved(u, options), dtype)),
-                (_move(u, plain[0]), plain[1]),
+                _call(f, _move(u, mv, types_in), s, **_cast(_moved(u, options), dtype)),
+                (_move(u, plain[0], types_out), plain[1]),
             )
             for u in group_elements.sample(
                 draws, kind=group, distance=distance, generator=generator
@@ -232,8 +236,8 @@ def _no_scalars(mv: Tensor) -> Tensor:
     return mv.new_zeros(*mv.shape[:-2], 0)
 
 
-def _move(versor: Tensor, mv: Tensor) -> Tensor:
-    return group_elements.apply(versor.to(mv.device), mv.double()).to(mv.dtype)
+def _move(versor: Tensor, mv: Tensor, parity: str | None = None) -> Tensor:
+    return group_elements.apply(versor.to(mv.device), mv.double(), parity).to(mv.dtype)
 
 
 def _moved(versor: Tensor, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""Networks with types are equivariant under mirrors, from coordinates to coordinates."""
+
+import json
+
+import pytest
+import torch
+
+from flashgatr import GATr, GATrConfig, embed_point, extract_point, versors
+from flashgatr.nn import EquiLinear
+from flashgatr.testing import (
+    assert_equivariant,
+    equivariance_error,
+    padding_error,
+    point_equivariance_error,
+)
+
+from .networks import SMALL, VARIANTS, network, scene
+
+TYPES = ("oee", "oeo")
+KINDS = ("reflection", "E(3)", "SE(3)")
+
+
+def changed(net):
+    """The network with large random parameters where there are some, as after training."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.2 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    return net
+
+
+@pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize("name", VARIANTS)
+def test_networks_with_types_are_equivariant_under_all_of_e3(name, group):
+    assert_equivariant(changed(network(name)), *scene(name), group=group, parity=TYPES)
+
+
+def test_other_types_of_the_input_are_noticed():
+    assert equivariance_error(network(), *scene(), group="reflection", parity=("eee", "oeo")) > 1e-6
+
+
+def test_packed_and_padded_sets():
+    net, (mv, s) = network(), scene()
+    assert padding_error(net, mv, s) < 1e-10
+    packed = dict(offsets=torch.tensor([0, 4, 12]))
+    assert_equivariant(net, mv.flatten(0, 1), s.flatten(0, 1), parity=TYPES, **packed)
+
+
+def test_queries_and_anchors():
+    net, (mv, s) = network("anchored"), scene()
+    anchors = torch.tensor([[0, 2, 3], [1, 2, 5]])
+    assert_equivariant(net, mv, s, parity=TYPES, anchors=anchors)
+
+    def decoded(mv, s):
+        return net.decode(net.encode(mv[:, :3], s[:, :3]), mv, s, tile=4)
+
+    assert_equivariant(decoded, mv, s, parity=TYPES)
+
+
+def test_from_points_to_points_under_mirrors():
+    types = dict(in_mv_parity="o", out_mv_parity="o", in_mv_channels=1, out_mv_channels=1)
+    typed, untyped = (
+        network(**{**types, **more}, in_s_channels=0, out_s_channels=0)
+        for more in ({}, dict(in_mv_parity=None, out_mv_parity=None))
+    )
+    points = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+    def displacement(net):  # relative to itself; the position alone would hide a violation
+        def f(x):
+            out = extract_point(net(embed_point(x)[:, None])[0][:, 0])
+            return x + 10 * (out - out.mean(0))
+
+        return f
+
+    error = [
+        point_equivariance_error(displacement(changed(net)), points, group="E(3)")
+        for net in (typed, untyped)
+    ]
+    assert error[0] < 1e-10
+    assert error[1] > 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_mirror_of_an_axis_changes_signs_only(name, dtype):
+    """x → -x is exact: outputs are equal bit for bit."""
+    net, (mv, s) = changed(network(name)).to(dtype), scene(name, dtype)
+    mirror = torch.zeros(16, dtype=dtype)
+    mirror[2] = 1  # e1
+    out, scalars = net(mv, s)
+    moved, same = net(versors.apply(mirror, mv, TYPES[0]), s)
+    assert torch.equal(moved, versors.apply(mirror, out, TYPES[1]))
+    assert torch.equal(same, scalars)
+    assert out.abs().amin((0, 1)).isfinite().all()
+
+
+def masked_entries(layer):
+    """Parameters with the places that connect unlike types."""
+    odd_in, odd_out = (torch.tensor([x == "o" for x in types]) for types in layer.types)
+    places = [
+        (layer.weight, odd_out[:, None] != odd_in),
+        (layer.s2mv, odd_out),
+        (layer.bias_mv, odd_out),
+    ]
+    if layer.mv2s is not None:
+        places.append((layer.mv2s, odd_in.expand_as(layer.mv2s)))
+    return [(parameter, where) for parameter, where in places if parameter is not None]
+
+
+def test_masked_parameters_are_zero_and_stay_zero():
+    net, (mv, s) = network("reinserted"), scene()
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    layers = [layer for layer in net.modules() if isinstance(layer, EquiLinear)]
+    for step in range(11):
+        for layer in layers:
+            for parameter, where in masked_entries(layer):
+                assert not parameter[where].any()
+                if step:
+                    assert not parameter.grad[where].any()
+        optimizer.zero_grad()
+        out, scalars = net(mv, s)
+        (out.square().mean() + scalars.square().mean()).backward()
+        optimizer.step()
+
+
+def test_the_number_of_parameters_leaves_out_the_masked_ones():
+    net = network("reinserted")
+    layers = [layer for layer in net.modules() if isinstance(layer, EquiLinear)]
+    unused = sum(p[where].numel() for x in layers for p, where in masked_entries(x))
+    assert unused == sum(layer.unused_parameters for layer in layers)
+    used = sum(p.numel() for p in net.parameters()) - unused
+    assert f"{used:,} parameters, types oee -> oeo)" in repr(net)
+
+
+def test_files_keep_the_types(tmp_path):
+    net, inputs = network(dtype=torch.float32), scene(dtype=torch.float32)
+    net.save_pretrained(tmp_path)
+    again = GATr.from_pretrained(tmp_path)
+    assert again.config == net.config
+    assert torch.equal(again(*inputs)[0], net(*inputs)[0])
+
+
+def test_files_of_networks_without_types_do_not_mention_them(tmp_path):
+    plain = {k: v for k, v in SMALL.items() if "parity" not in k}
+    GATr(**plain).save_pretrained(tmp_path)
+    assert "parity" not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
+    assert GATrConfig.from_dict(plain).to_dict().keys() >= plain.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(in_mv_parity=None), "belong together"),
+        (dict(out_mv_parity=None), "give both, or neither"),
+        (dict(in_mv_parity="oex"), "in_mv_parity must be a string of the letters"),
+        (dict(out_mv_parity=("o", "e", "o")), "out_mv_parity must be a string"),
+        (dict(in_mv_parity="oe"), "one letter for each of 3 multivector channels"),
+        (dict(hidden_mv_channels=5), "must be a multiple of 2"),
+        (dict(hidden_mv_channels=4, num_heads=8), "needs an even and an odd channel"),
+    ],
+)
+def test_wrong_types_are_a_sentence(change, message):
+    with pytest.raises(ValueError, match=message):
+        GATrConfig(**{**SMALL, **change})
+
+
+def test_a_join_reference_is_refused():
+    mv, s = scene()
+    with pytest.raises(ValueError, match="need no reference"):
+        network()(mv, s, join_reference="canonical")
+
+
+def test_points_that_are_declared_even_are_noticed_once():
+    net, (mv, s) = network(), scene()
+    with pytest.warns(UserWarning, match=r"channels \[1\] even, but they have an e123"):
+        net(mv[:, :, [1, 0, 2]], s)
+    net(mv[:, :, [1, 0, 2]], s)
