@@ -96,7 +96,9 @@ class AnchoredGATr(GATr):
     def from_gatr(cls, net: GATr) -> Self:
         """A network with the modules of this one; they have the same parameters from then on."""
         if type(net) not in (GATr, AnchoredGATr):
-            raise TypeError(f"expected a GATr, got {type(net).__name__}; anchors are for GATr alone")
+            raise TypeError(
+                f"expected a GATr, got {type(net).__name__}; anchors are for GATr alone"
+            )
         found = cls(net.config)
         found.linear_in, found.blocks, found.linear_out = net.linear_in, net.blocks, net.linear_out
         found._fast = FastPath(net.config, found.blocks)

@@ -81,9 +81,7 @@ class GATrArteries(nn.Module):
 
         return (run(mv) + run(opposite(mv))) / 2 if self.both_signs else run(mv)
 
-    def embedded(
-        self, position: Tensor, normal: Tensor, geodesic: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def embedded(self, position: Tensor, normal: Tensor, geodesic: Tensor) -> tuple[Tensor, Tensor]:
         """The input of the network, multivectors (..., 3, 16) and scalars, at these nodes."""
         point, plane = embed_point(position), embed_plane(normal, position)
         mv = torch.stack([point, plane, embed_scalar(geodesic[..., None])], dim=-2)
