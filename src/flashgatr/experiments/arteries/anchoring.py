@@ -66,7 +66,8 @@ def anchored(model: nn.Module) -> GATrArteries:
             f"anchors are for models with a GATr inside, whose nodes can attend to a few of them; "
             f"this one is {name}: leave the anchors out"
         )
-    model.net = AnchoredGATr.from_gatr(model.net)
+    if not isinstance(model.net, AnchoredGATr):
+        model.net = AnchoredGATr.from_gatr(model.net)
     return model
 
 
@@ -85,18 +86,19 @@ def predict_wall(
 
     tile: nodes that are computed at a time; by default what suits the device.
     """
-    net = anchored(model).net
-    assert isinstance(net, AnchoredGATr) and isinstance(model, GATrArteries)
+    model = anchored(model)
+    net = model.net
+    assert isinstance(net, AnchoredGATr)
     tile = tile or min(TILE if position.is_cuda else CPU_TILE, max(len(position), 1))
     index, weights = choice.on(position)
     if net.config.recenter:  # as in `GATrArteries.forward`, about the anchors
         position = position - position[index].mean(0)
     columns = torch.cat([position, normal, geodesic[:, None]], dim=-1)  # (N, 7)
-    passes = 1 + model.both_signs
+    passes, embedded = 1 + model.both_signs, model.embedded
 
     def embed(sign: int, columns: Tensor) -> tuple[Tensor, Tensor]:
         position, normal, geodesic = columns.split([3, 3, 1], dim=-1)
-        mv, s = model.embedded(position, normal, geodesic[:, 0])
+        mv, s = embedded(position, normal, geodesic[:, 0])
         return (opposite(mv) if sign else mv), s
 
     def report(sign: int, done: int, total: int) -> None:
