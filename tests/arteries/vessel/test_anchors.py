@@ -91,7 +91,7 @@ def test_models_without_a_gatr_refuse_anchors(name, tmp_path):
     ("options", "told"),
     [
         (["--anchor-seed", "1"], "--anchor-seed goes with --anchors NUMBER"),
-        (["--no-anchor-weights"], "--anchor-weights goes with --anchors NUMBER"),
+        (["--no-anchor-weights"], "--no-anchor-weights goes with --anchors NUMBER"),
         (["--anchors", "8", "--anchor-method", "near"], "farthest or random, got method 'near'"),
     ],
 )

@@ -206,12 +206,12 @@ def predict(
         Optional[str],  # noqa: UP045
         typer.Option(show_default="farthest", help="How anchors are chosen: farthest or random."),
     ] = None,
-    anchor_weights: Annotated[
-        Optional[bool],  # noqa: UP045
+    no_anchor_weights: Annotated[
+        bool,
         typer.Option(
-            show_default="on", help="Whether anchors count as the nodes that they stand for."
+            "--no-anchor-weights", help="Anchors do not count as the nodes that they stand for."
         ),
-    ] = None,
+    ] = False,
     anchor_seed: Annotated[
         Optional[int],  # noqa: UP045
         typer.Option(show_default="0", help="Seed of the choice of anchors."),
@@ -226,7 +226,8 @@ def predict(
     from ..console import show_table
     from .vessel.predict import run as predict_files
 
-    given = dict(method=anchor_method, weighted=anchor_weights, seed=anchor_seed)
+    weighted = False if no_anchor_weights else None
+    given = dict(method=anchor_method, weighted=weighted, seed=anchor_seed)
     found, notes, files = predict_files(
         runs.require_run(shipped.find(run)),
         mesh,
@@ -255,8 +256,8 @@ def _anchors(count: int, given: dict[str, Any]) -> AnchorChoice | None:
     if count:
         return AnchorChoice(count, **given)
     if given:
-        name = {"weighted": "weights"}.get(*[next(iter(given))] * 2)
-        raise ValueError(f"--anchor-{name} goes with --anchors NUMBER")
+        names = dict(method="anchor-method", weighted="no-anchor-weights", seed="anchor-seed")
+        raise ValueError(f"--{names[next(iter(given))]} goes with --anchors NUMBER")
     return None
 
 
