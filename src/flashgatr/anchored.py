@@ -12,7 +12,7 @@ as anchors the network is GATr. The parameters are those of GATr.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,7 @@ from . import arguments
 from .anchors import anchor_sets, rows_of, select
 from .batch import Sets
 from .config import GATrConfig
+from .fast import FastPath
 from .frame import Frame, JoinReference
 from .kernels.block import RowMemory
 from .model import GATr
@@ -90,6 +91,18 @@ class AnchoredGATr(GATr):
     >>> net.decode(state, mv, tile=32)[0].shape
     torch.Size([100, 1, 16])
     """
+
+    @classmethod
+    def from_gatr(cls, net: GATr) -> Self:
+        """A network with the modules of this one; they have the same parameters from then on."""
+        if type(net) not in (GATr, AnchoredGATr):
+            raise TypeError(
+                f"expected a GATr, got {type(net).__name__}; anchors are for GATr alone"
+            )
+        found = cls(net.config)
+        found.linear_in, found.blocks, found.linear_out = net.linear_in, net.blocks, net.linear_out
+        found._fast = FastPath(net.config, found.blocks)
+        return found.train(net.training)
 
     @classmethod
     def _saved_as(cls) -> str:

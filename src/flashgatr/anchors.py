@@ -1,7 +1,7 @@
 """Anchors: a few items of a large set that stand for all of it.
 
-    farthest   first the item farthest from the centroid, then always the item farthest from all
-               anchors so far
+    farthest   first the item farthest from the centroid (or a random one, for a seed other than 0),
+               then always the item farthest from all anchors so far
     random     the items with the largest random keys, which depend on item numbers alone
 
 Motions preserve distances, but not their rounding. On regular shapes many items are equally far,
@@ -49,8 +49,10 @@ def choose_anchors(
         positions. Both choose an item at most once.
     mask, offsets: as for `GATr`. For packed sets the numbers count the items of all samples, so
         that `position[index]` is packed again, with `count` items per sample.
-    seed: of "random"; the choice depends on it, on the number of the sample and on how many valid
-        items the sample has. It is the same on every device.
+    seed: of the random item numbers, which depend on it, on the number of the sample and on how
+        many valid items the sample has. They are the same on every device. "random" takes them as
+        anchors. "farthest" begins with the first of them, or, for seed 0, with the item farthest
+        from the centroid.
 
     >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
     >>> choose_anchors(line, 3)
@@ -66,7 +68,8 @@ def choose_anchors(
     if method == "random":
         index = _random(sets, count, seed, position.device)
     else:
-        index = _farthest(position, sets, count)
+        first = _random(sets, 1, seed, position.device) if seed else None
+        index = _farthest(position, sets, count, first)
     return index if begins is None else (index + begins).flatten()
 
 
@@ -138,8 +141,8 @@ def select(x: Tensor, rows: Tensor, sets: Sets, index: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _farthest(position: Tensor, sets: Sets, count: int) -> Tensor:
-    """Farthest points of padded sets, (..., count).
+def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = None) -> Tensor:
+    """Farthest points of padded sets, (..., count). first: (..., 1), where to begin.
 
     The loop only launches kernels on tensors of fixed shape and reads nothing from the device, so
     that a CUDA graph can capture it.
@@ -155,6 +158,8 @@ def _farthest(position: Tensor, sets: Sets, count: int) -> Tensor:
     for i in range(count):
         least = nearest_BN.amax(-1, keepdim=True).sub_(tolerance)
         chosen_B1 = (nearest_BN >= least).byte().argmax(-1, keepdim=True)  # the first of these
+        if i == 0 and first is not None:
+            chosen_B1 = first.reshape(-1, 1)
         index_BM[:, i : i + 1].copy_(chosen_B1)
         at = chosen_B1[..., None]
         point_B31 = x_BN3.gather(1, at.expand(-1, -1, 3)).mT

@@ -72,11 +72,12 @@ def test_without_ties_a_permutation_of_the_items_permutes_the_choice():
 
 @pytest.mark.parametrize("method", ["farthest", "random"])
 def test_padded_packed_and_stacked_sets_agree(method):
+    seed = 3 if method == "random" else 0  # then samples do not depend on their numbers
     sets = [torch.randn(n, 3) for n in (9, 5, 12)]
     (padded, mask), (packed, offsets) = pad(sets), pack(sets)
     padded[~mask] = torch.nan
-    by_mask = choose_anchors(padded, 4, method=method, mask=mask, seed=3)
-    by_offsets = choose_anchors(packed, 4, method=method, offsets=offsets, seed=3)
+    by_mask = choose_anchors(padded, 4, method=method, mask=mask, seed=seed)
+    by_offsets = choose_anchors(packed, 4, method=method, offsets=offsets, seed=seed)
     assert torch.equal(by_offsets.reshape(3, 4), by_mask + offsets[:-1, None])
     weights = cell_weights(packed, by_offsets, offsets=offsets)
     assert torch.equal(weights.reshape(3, 4), cell_weights(padded, by_mask, mask=mask))
@@ -206,3 +207,16 @@ def test_packed_anchors_may_differ_in_number():
     sets = anchors.Sets((9,), offsets=torch.tensor([0, 3, 3, 9]))
     found = anchor_sets(torch.tensor([1, 4, 5, 8]), sets)
     assert found.offsets.tolist() == [0, 1, 1, 4]
+
+
+def test_farthest_anchors_of_another_seed_begin_with_its_first_random_item():
+    points = torch.randn(3, 50, 3, generator=torch.Generator().manual_seed(0))
+    by_seed = [choose_anchors(points, 8, seed=seed) for seed in range(4)]
+    for seed, found in enumerate(by_seed[1:], 1):
+        first = choose_anchors(points, 1, method="random", seed=seed)
+        assert (found[:, :1] == first).all()
+        assert not torch.equal(found, by_seed[0])
+        assert all(len(row.unique()) == 8 for row in found)
+        distance = torch.cdist(points.double(), points.double())
+        for sample, row in zip(distance, found.tolist(), strict=True):
+            assert row[1] == int(sample[row[0]].argmax())

@@ -231,7 +231,8 @@ def test_packed_sets_are_compared_with_the_same_sets_padded(here, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", [*bench.NAMES, "training-step", "scaling-figure", "nbody-figure", "page"]
+    "name",
+    [*bench.NAMES, "anchored-accuracy", "training-step", "scaling-figure", "nbody-figure", "page"],
 )
 def test_every_name_can_be_called(name):
     assert callable(bench.find(name))

@@ -83,7 +83,7 @@ def test_options_have_the_known_defaults():
         ),
         ("arteries", "predict"): dict(
             out=Path("predictions"), both_signs=False, inlet="auto", scale="auto",
-            extensions="auto", reference="wss_reference",
+            extensions="auto", reference="wss_reference", anchors=0, no_anchor_weights=False,
         ),
         ("kuka", "data"): dict(
             folder=Path("data/kuka"), demonstrations=11_000, seed=0, diversity=0.5, start="bent",

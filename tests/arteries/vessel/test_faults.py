@@ -94,13 +94,13 @@ def test_too_many_nodes_are_refused_before_preparation_with_a_way_out(
         write_raw(path, raw)
     monkeypatch.setattr(predict, "ATTENDED", 1000)
     monkeypatch.setattr(model_input, "prepare_wall", None)
-    with pytest.raises(ArteryError, match=r"1,922 nodes, expected at most 1,000; .*Decimate"):
+    with pytest.raises(ArteryError, match=r"at most 1,000; .*--anchors 1024, .*Decimate"):
         predict.run(run, path, tmp_path, inlet="1")
 
 
 def test_a_network_refuses_prepared_meshes_of_too_many_nodes(model, monkeypatch):
     monkeypatch.setattr(predict, "ATTENDED", 100)
-    with pytest.raises(ArteryError, match=r"nodes, expected at most 100; .*Decimate"):
+    with pytest.raises(ArteryError, match=r"expected at most 100; .*--anchors 1024, .*Decimate"):
         predict.predict_vessel(model, model_input.read_vessel(SAMPLE))
 
 

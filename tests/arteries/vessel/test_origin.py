@@ -64,6 +64,7 @@ def test_the_file_says_where_it_comes_from(run, meshes, tmp_path):
         "run": str(run.resolve()),
         "network_sha256": hashlib.sha256(weights).hexdigest(),
         "unit": "mm",
+        "anchors": "all nodes",
         "flashgatr": __version__,
     }
     position, face, wss = read_file(tmp_path / "vessel.vtp", "wss")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 if TYPE_CHECKING:
+    from .anchoring import AnchorChoice
     from .data.preparation import PreparationResult
 
 SHOWN = 20  # failed samples named one by one
 MESH = (3, 2, 80)
 MAX_REDUCTION = 0.49
+LONG = 20_000  # nodes whose prediction shows its progress
 
 
 def data(
@@ -192,6 +194,28 @@ def predict(
     both_signs: Annotated[
         bool, typer.Option("--both-signs", help="GATr exact under mirrors, at twice the cost.")
     ] = False,
+    anchors: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            show_default="none",
+            help="All nodes attend to so many of them, for GATr on fine meshes.",
+        ),
+    ] = 0,
+    anchor_method: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(show_default="farthest", help="How anchors are chosen: farthest or random."),
+    ] = None,
+    no_anchor_weights: Annotated[
+        bool,
+        typer.Option(
+            "--no-anchor-weights", help="Anchors do not count as the nodes that they stand for."
+        ),
+    ] = False,
+    anchor_seed: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(show_default="0", help="Seed of the choice of anchors."),
+    ] = None,
     device: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="auto, cpu or cuda, instead of the run's setting."),
@@ -202,12 +226,16 @@ def predict(
     from ..console import show_table
     from .vessel.predict import run as predict_files
 
+    weighted = False if no_anchor_weights else None
+    given = dict(method=anchor_method, weighted=weighted, seed=anchor_seed)
     found, notes, files = predict_files(
         runs.require_run(shipped.find(run)),
         mesh,
         out,
         device=device or "",
         both_signs=both_signs,
+        anchors=_anchors(anchors, {name: x for name, x in given.items() if x is not None}),
+        progress=_progress_of_nodes,
         sample=sample,
         inlet=inlet,
         scale=scale,
@@ -219,6 +247,18 @@ def predict(
     show_table(found.mesh.name, ["", "found"], [list(row) for row in found.rows()])
     for file in files:
         typer.echo(f"wrote {file}")
+
+
+def _anchors(count: int, given: dict[str, Any]) -> AnchorChoice | None:
+    """The choice of anchors; None without --anchors, of which the others are details."""
+    from .anchoring import AnchorChoice
+
+    if count:
+        return AnchorChoice(count, **given)
+    if given:
+        names = dict(method="anchor-method", weighted="no-anchor-weights", seed="anchor-seed")
+        raise ValueError(f"--{names[next(iter(given))]} goes with --anchors NUMBER")
+    return None
 
 
 def _show(result: PreparationResult, folder: Path) -> None:
@@ -248,6 +288,14 @@ def _show_checks(folder: Path, division: str) -> bool:
             "the files are intact, but they are not the published data, or too few to compare"
         )
     return all(check.passed for check in checks)
+
+
+def _progress_of_nodes(done: int, total: int) -> None:
+    """A bar on a terminal; nothing elsewhere or for few nodes."""
+    if sys.stderr.isatty() and total >= LONG:
+        bar = ("=" * round(30 * done / total)).ljust(30)
+        end = "\n" if done == total else ""
+        print(f"\r[{bar}] {done:,} of {total:,} nodes", end=end, file=sys.stderr, flush=True)
 
 
 def _progress(done: int, total: int) -> None:

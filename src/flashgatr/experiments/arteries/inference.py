@@ -8,23 +8,38 @@ import torch
 from torch import Tensor, nn
 
 from . import LABEL_SCALE
+from .anchoring import AnchorChoice, Progress, predict_wall
 from .batches import PackedBatch, pack
 from .data.mesh import Mesh
 
 TOGETHER = 8
-"""Meshes per batch."""
+"""Meshes per batch, without anchors."""
 
 
 @torch.no_grad()
 def predict_meshes(
-    model: nn.Module, meshes: Sequence[Mesh], device: torch.device, precision: str = "float32"
+    model: nn.Module,
+    meshes: Sequence[Mesh],
+    device: torch.device,
+    precision: str = "float32",
+    *,
+    anchors: AnchorChoice | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[Tensor]:
-    """The stress on each mesh, (N, 3) in dyn/cm², on the CPU. `precision` as in train.precision."""
-    for start in range(0, len(meshes), TOGETHER):
-        part = meshes[start : start + TOGETHER]
+    """The stress on each mesh, (N, 3) in dyn/cm², on the CPU. `precision` as in train.precision.
+
+    anchors: which nodes all nodes of a mesh attend to; None for full attention.
+    progress: with anchors, called after every tile with the numbers of finished nodes and of all.
+    """
+    together = TOGETHER if anchors is None else 1
+    for start in range(0, len(meshes), together):
+        part = meshes[start : start + together]
         batch = pack(part, device).batch(range(len(part)))
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-            found = predicted(model, batch)
+            if anchors is None:
+                found = predicted(model, batch)
+            else:
+                found = predict_wall(model, *batch[:3], anchors, progress=progress)
         yield from (LABEL_SCALE * found.float()).cpu().split([mesh.nodes for mesh in part])
 
 

@@ -64,21 +64,38 @@ class GATrArteries(nn.Module):
         offsets: Tensor | None = None,
         max_items: int | None = None,
         mask: Tensor | None = None,
+        anchors: Tensor | None = None,
     ) -> Tensor:
+        """anchors: numbers of the nodes that all nodes attend to, for an `AnchoredGATr`."""
         if self.net.config.recenter:  # before embedding, which rounds -(n·p) e0 for distant p
             sets = Sets(position.shape[:-1], offsets=offsets, max_items=max_items, mask=mask)
             position = position - sets.spread(sets.mean(position.detach()))
         position = position.to(normal.dtype)
-        point = embed_point(position)
-        others = [embed_plane(normal, position), embed_scalar(geodesic[..., None])]
-        s = normal.new_zeros(*geodesic.shape, self.net.config.in_s_channels)
+        mv, s = self.embedded(position, normal, geodesic)
+        about: dict[str, Any] = dict(offsets=offsets, max_items=max_items, mask=mask)
+        if anchors is not None:
+            about["anchors"] = anchors
 
-        def run(point: Tensor) -> Tensor:
-            mv = torch.stack([point, *others], dim=-2)
-            out: Tensor = self.net(mv, s, offsets=offsets, max_items=max_items, mask=mask)[0]
-            return out[..., 0, NORMAL]
+        def run(mv: Tensor) -> Tensor:
+            return stress_of(*self.net(mv, s, **about))
 
-        return (run(point) + run(-point)) / 2 if self.both_signs else run(point)
+        return (run(mv) + run(opposite(mv))) / 2 if self.both_signs else run(mv)
+
+    def embedded(self, position: Tensor, normal: Tensor, geodesic: Tensor) -> tuple[Tensor, Tensor]:
+        """The input of the network, multivectors (..., 3, 16) and scalars, at these nodes."""
+        point, plane = embed_point(position), embed_plane(normal, position)
+        mv = torch.stack([point, plane, embed_scalar(geodesic[..., None])], dim=-2)
+        return mv, normal.new_zeros(*geodesic.shape, self.net.config.in_s_channels)
+
+
+def opposite(mv: Tensor) -> Tensor:
+    """The same input with the other sign of the points."""
+    return torch.cat([-mv[..., :1, :], mv[..., 1:, :]], dim=-2)
+
+
+def stress_of(mv: Tensor, s: Tensor) -> Tensor:
+    """The stress (..., 3), as the output of the network holds it."""
+    return mv[..., 0, NORMAL]
 
 
 class TransformerArteries(nn.Module):

@@ -35,6 +35,7 @@ _IN_FOLDERS = {
 }
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name
+    "anchored-accuracy": ("data.anchored_accuracy", "run"),  # needs the published vessels
     "scaling-figure": ("scaling", "draw"),
     "nbody-figure": ("nbody_figure", "draw"),
     "page": ("page", "write"),
@@ -44,7 +45,7 @@ _OTHERS = {
 def find(name: str) -> Callable[[], object]:
     """The function that runs this benchmark."""
     if name not in (*NAMES, *_OTHERS):
-        known = ", ".join([*NAMES, "scaling-figure", "nbody-figure", "page"])
+        known = ", ".join([*NAMES, "anchored-accuracy", "scaling-figure", "nbody-figure", "page"])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
     module, function = (_IN_FOLDERS | _OTHERS).get(name, (name.replace("-", "_"), "run"))
     found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)

@@ -40,6 +40,7 @@ UNITS = {
     "forward error": "1",
     "gradient error": "1",
     "worth": "1",
+    "epsilon_mean": "%",
 }
 """Unit of every metric."""
 WARMUP, REPEATS, FEWEST = 3, 15, 3

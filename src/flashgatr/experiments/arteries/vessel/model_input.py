@@ -73,10 +73,12 @@ def read_vessel(
     reference: str = REFERENCE,
     method: str = "auto",
     most: int = MOST,
+    way_out: str = "",
 ) -> Vessel:
     """The vessel in a file of any supported format, or in the published layout.
 
-    Meshes of more than `most` nodes are refused before the costly part of the preparation.
+    Meshes of more than `most` nodes are refused before the costly part of the preparation; the
+    error recommends `way_out` first.
     """
     for name, value, known in (
         ("scale", scale, ("auto", *UNITS)),
@@ -105,10 +107,10 @@ def read_vessel(
         found = raw.read_raw(path, sample)
         name, index = found.name, found.index
         with _about(path, name):
-            require_at_most(found.nodes, most)
+            require_at_most(found.nodes, most, way_out)
             if inlet == "auto" and extensions in ("auto", "cut"):
                 return _published(found, scale, method)
-            surface = cleaned(found.position, found.face, found.wss, most=most)
+            surface = cleaned(found.position, found.face, found.wss, most=most, way_out=way_out)
             if inlet == "auto":
                 inlet = " ".join(map(str, found.position[found.inlet].astype(np.float64).mean(0)))
                 told = "the file's"
@@ -118,7 +120,7 @@ def read_vessel(
         with _about(path, name):
             repeats = path.suffix.lower() == ".stl"
             labels = _vectors(reference, labels)
-            surface = cleaned(position, face, labels, repeats=repeats, most=most)
+            surface = cleaned(position, face, labels, repeats=repeats, most=most, way_out=way_out)
     with _about(path, name):
         try:
             return _vessel(surface, name, index, inlet, told, scale, extensions, method)

@@ -9,8 +9,11 @@ from pathlib import Path
 
 from .... import io
 from ....version import __version__
+from ..anchoring import AnchorChoice
 from ..data import raw
 from .model_input import Vessel
+
+ALL = "all nodes"
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,22 @@ class Origin:
     network_sha256: str  # of the file with the weights
     unit: str  # of the mesh
     inlet: str
+    anchors: str = ALL  # the nodes that all nodes attend to
     flashgatr: str = __version__
 
     def fields(self) -> dict[str, str]:
         return asdict(self)
 
     def is_of_the_same(self, fields: Mapping[str, str]) -> bool:
-        """Whether a file with these field data has the same mesh and network."""
+        """Whether a file with these field data has the same mesh, network and anchors."""
         names = ("sample", "mesh_sha256", "network_sha256")
-        return all(fields.get(name) == getattr(self, name) for name in names)
+        is_equal = all(fields.get(name) == getattr(self, name) for name in names)
+        return is_equal and fields.get("anchors", ALL) == self.anchors  # older files have none
 
 
-def find_origin(run: Path, path: Path, vessel: Vessel) -> Origin:
+def find_origin(
+    run: Path, path: Path, vessel: Vessel, anchors: AnchorChoice | None = None
+) -> Origin:
     """The origin of the prediction of a run on the vessel read from `path`."""
     name = vessel.mesh.name
     file = raw.sample_file(path, name) if path.is_dir() else path
@@ -47,6 +54,7 @@ def find_origin(run: Path, path: Path, vessel: Vessel) -> Origin:
         network_sha256=_sha256(run / "model" / io.WEIGHTS),
         unit=vessel.unit,
         inlet=vessel.inlet,
+        anchors=ALL if anchors is None else str(anchors),
     )
 
 

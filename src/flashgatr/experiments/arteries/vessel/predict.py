@@ -23,6 +23,7 @@ from ....train import distributed
 from ....train.settings import RunConfig, override
 from ....train.trainer import set_precision
 from ... import runs
+from ..anchoring import AnchorChoice, Progress, anchored
 from ..data.mesh import Array, ArteryError, Mesh, kept_faces
 from ..inference import predict_meshes
 from ..metrics import MeshErrors, mesh_errors
@@ -31,10 +32,11 @@ from ..unconstrained import AnyLinear
 from . import vtkxml
 from .model_input import REFERENCE, Vessel, read_vessel
 from .origin import Origin, find_origin
-from .surface import require_at_most
+from .surface import MOST, require_at_most
 
 ATTENDED = 200_000
 """Most nodes of a mesh on which every node attends to every other; the time grows as the square."""
+WAY_OUT = "let them attend to a few of them with --anchors 1024, or "
 
 
 @dataclass(frozen=True)
@@ -95,9 +97,14 @@ def is_equivariant(model: nn.Module) -> bool:
     return isinstance(model, GATrArteries) and not is_free
 
 
-def predict_vessel(model: nn.Module, vessel: Vessel) -> Prediction:
+def predict_vessel(
+    model: nn.Module,
+    vessel: Vessel,
+    anchors: AnchorChoice | None = None,
+    progress: Progress | None = None,
+) -> Prediction:
     """The stress on the nodes that come from the file."""
-    found = stress(model, vessel.mesh)
+    found = stress(model, vessel.mesh, anchors, progress)
     own = vessel.origin >= 0
     mesh = part(vessel.mesh, own)
     errors = None
@@ -106,15 +113,22 @@ def predict_vessel(model: nn.Module, vessel: Vessel) -> Prediction:
     return Prediction(mesh, vessel.position[own], found[own], errors, vessel)
 
 
-def stress(model: nn.Module, mesh: Mesh) -> Array:
+def stress(
+    model: nn.Module,
+    mesh: Mesh,
+    anchors: AnchorChoice | None = None,
+    progress: Progress | None = None,
+) -> Array:
     """The stress (N, 3) at all nodes of a prepared mesh, dyn/cm².
 
+    anchors: the nodes that all nodes attend to; None for attention among all nodes.
     Files, preparation and output do not depend on how the network computes it.
     """
-    require_at_most(mesh.nodes, ATTENDED)
+    if anchors is None:
+        require_at_most(mesh.nodes, ATTENDED, WAY_OUT)
     set_precision("float32")
     device = next(model.parameters()).device
-    found = next(predict_meshes(model, [mesh], device)).numpy()
+    found = next(predict_meshes(model, [mesh], device, anchors=anchors, progress=progress)).numpy()
     if not np.isfinite(found).all():
         raise ArteryError(f"the model's predictions on {mesh.name} are not finite")
     return np.asarray(found)
@@ -212,25 +226,30 @@ def run(
     *,
     device: str = "",
     both_signs: bool = False,
+    anchors: AnchorChoice | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> tuple[Prediction, list[str], list[Path]]:
     """Predict and write the files; returns the prediction, notes on it, and the paths."""
     require_folder(out)
-    vessel = read_vessel(file, most=ATTENDED, **options)
-    targets(out, vessel.mesh.name, file)
     model, config = load(folder, device=device, both_signs=both_signs)
-    origin = find_origin(folder, file, vessel)
+    if anchors is not None:
+        anchored(model)  # a model that cannot have them is refused before the preparation
+    limit: dict[str, Any] = {"most": MOST} if anchors else {"most": ATTENDED, "way_out": WAY_OUT}
+    vessel = read_vessel(file, **limit, **options)
+    targets(out, vessel.mesh.name, file)
+    origin = find_origin(folder, file, vessel, anchors)
     notes = list(vessel.notes)
     if not is_equivariant(model):
         notes.append(
             f"{config.model.name} may predict something else for a mesh that is moved or turned; "
             "the published vessels begin at the origin and run along x"
         )
-    prediction = predict_vessel(model, vessel)
+    prediction = predict_vessel(model, vessel, anchors, progress)
     written = save(prediction, out, file, origin)
     if written[0].stem != vessel.mesh.name:
         notes.append(
-            f"{out / vessel.mesh.name}.vtp is kept, a prediction for another mesh or by another "
-            f"network; this one is {written[0].name}"
+            f"{out / vessel.mesh.name}.vtp is kept, a prediction for another mesh, by another "
+            f"network or with other anchors; this one is {written[0].name}"
         )
     return prediction, notes, written

@@ -38,6 +38,7 @@ def cleaned(
     *,
     repeats: bool = False,
     most: int = MOST,
+    way_out: str = "",
 ) -> Surface:
     """The cleaned surface, or an error that says what is wrong with it.
 
@@ -51,15 +52,15 @@ def cleaned(
         raise ArteryError(
             f"it has {count} nodes, expected at least {FEWEST}; a vessel needs thousands"
         )
-    require_at_most(count, most)
+    require_at_most(count, most, way_out)
     _require_one_piece(surface)
     return _outward(surface)
 
 
-def require_at_most(count: int, most: int) -> None:
-    """Refuse a mesh with more nodes than can be used."""
+def require_at_most(count: int, most: int, way_out: str = "") -> None:
+    """Refuse a mesh with more nodes than can be used. way_out: what to do instead of `DECIMATE`."""
     if count > most:
-        raise ArteryError(f"it has {count:,} nodes, expected at most {most:,}; {DECIMATE}")
+        raise ArteryError(f"it has {count:,} nodes, expected at most {most:,}; {way_out}{DECIMATE}")
 
 
 def _merged(surface: Surface, repeats: bool) -> Surface:
