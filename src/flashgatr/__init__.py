@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .io import LoadError as LoadError
     from .model import GATr as GATr
     from .model import GATrBlock as GATrBlock
+    from .processes import Processes as Processes
 
 _NAMES = {
     "anchored": ["AnchoredGATr", "Anchors"],
@@ -104,12 +105,13 @@ _NAMES = {
     ],
     "io": ["LoadError"],
     "model": ["GATr", "GATrBlock"],
+    "processes": ["Processes"],
 }
 _SOURCE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = [
     *("algebra", "anchored", "anchors", "arguments", "axial", "batch", "config", "constants"),
     *("fast", "frame", "functional", "geometry", "io", "kernels", "model", "nn", "ops"),
-    *("precision", "shortcuts", "versors"),
+    *("precision", "processes", "shortcuts", "versors"),
 ]  # attributes of the package without an import of their own
 
 if not TYPE_CHECKING:  # type checkers see the imports alone and refuse other names

@@ -28,6 +28,7 @@ from .kernels.block import RowMemory
 from .model import GATr
 from .nn.attention import Memory
 from .nn.block import GATrBlock, Surroundings
+from .processes import Gathering, Processes
 
 TILE = 65536
 """Queries that `decode` computes at a time."""
@@ -129,15 +130,20 @@ class AnchoredGATr(GATr):
         join_reference: JoinReference = "data",
         center: Tensor | None = None,
         frame: Frame | None = None,
+        processes: Processes | None = None,
     ) -> Outputs:
         """As `GATr.forward`, but all items attend to the anchors alone.
 
         anchors: numbers of the anchors, (..., M) as `choose_anchors` returns them; None for GATr.
         weights: (..., M), how many items each anchor stands for; see `cell_weights`.
+        processes: each of them passes its share of the items, with its own anchors among them. The
+            items attend to the anchors of all processes.
         """
         if anchors is None:
             if weights is not None:
                 raise ValueError("weights are those of anchors; pass anchors=…, too")
+            if processes is not None:
+                raise ValueError("processes share anchors and queries; pass anchors=…, too")
             return super().forward(
                 mv,
                 s,
@@ -157,8 +163,12 @@ class AnchoredGATr(GATr):
         mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
         theirs, rows = anchor_sets(anchors, sets), rows_of(anchors, sets)
         weights = _checked_weights(weights, theirs, mv)
-        chosen = select(mv, rows, sets, anchors)
-        frame = self._frame_or(frame, chosen, theirs, join_reference, center)
+        chosen, read, gathering = select(mv, rows, sets, anchors), theirs, None
+        if processes is not None and processes.size > 1:
+            gathering = Gathering(processes, theirs, mv, weights is not None)
+            chosen, read = gathering.items(chosen), gathering.sets
+            weights = None if weights is None else gathering.items(weights)
+        frame = self._frame_or(frame, chosen, read, join_reference, center)
         log_weights = None if weights is None else weights.log()
         mv = frame.enter(mv, sets)
         (around,) = self._surroundings(frame, mv, s, sets, None)
@@ -169,9 +179,14 @@ class AnchoredGATr(GATr):
         def memory_of(i: int, mv: Tensor, s: Tensor) -> Memory:
             reinsert = of(around.reinsert[0]), of(around.reinsert[1])
             context = around._replace(reinsert=reinsert, sets=theirs)
-            return self._block(i).memory_of(of(mv), of(s), context, log_weights)
+            memory = self._block(i).memory_of(of(mv), of(s), context, log_weights)
+            if gathering is None:
+                return memory
+            keys, values = gathering.items_of_pair(memory.keys, memory.values)
+            return memory._replace(keys=keys, values=values, sets=read)
 
-        memories = [RowMemory(theirs, log_weights, rows)]
+        joined = None if gathering is None else gathering.rows_of_pair
+        memories = [RowMemory(read, log_weights, rows, joined=joined)]
         mv, s = self._run(mv, s, around, memories, memory_of, self.obstacle(mv) is None)
         return sets.keep(frame.leave(mv, sets)), sets.keep(s)
 

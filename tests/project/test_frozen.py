@@ -13,9 +13,9 @@ EMBEDDINGS = [
     "pseudoscalar", "ray", "reflection", "rotation", "scalar", "translation",
 ]  # fmt: skip
 PUBLIC = [
-    "AnchoredGATr", "Anchors", "AxialGATr", "GATr", "GATrBlock", "GATrConfig", "LoadError", "Sets",
-    "cell_weights", "choose_anchors", "from_pyg", "pack", "packed_to_padded", "pad",
-    "padded_to_packed", "parity", "readout", "unpack", "unpad",
+    "AnchoredGATr", "Anchors", "AxialGATr", "GATr", "GATrBlock", "GATrConfig", "LoadError",
+    "Processes", "Sets", "cell_weights", "choose_anchors", "from_pyg", "pack", "packed_to_padded",
+    "pad", "padded_to_packed", "parity", "readout", "unpack", "unpad",
     *(f"{verb}_{name}" for verb in ("embed", "extract") for name in EMBEDDINGS),
 ]  # fmt: skip
 MODULES = {"nn", "ops", "versors"}

@@ -10,6 +10,7 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -54,6 +55,8 @@ class RowMemory(NamedTuple):
     """(M, 1 or H, V)"""
     kept: list[tuple[Tensor, Tensor]] | None = None
     """If not None, every block appends the keys and values that its items attend to."""
+    joined: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    """Joins the chosen rows' keys and values with those of other processes."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float, sets: Sets) -> Tensor:
         """Attention of the items of `sets`, whose own keys and values are k and v: (T, H, V)."""
@@ -61,6 +64,8 @@ class RowMemory(NamedTuple):
             k, v = self.keys.to(q.dtype), self.values.to(q.dtype)
         elif self.rows is not None:
             k, v = k.index_select(0, self.rows), v.index_select(0, self.rows)
+        if self.joined is not None:
+            k, v = self.joined(k, v)
         if self.kept is not None:
             self.kept.append((k, v))
         out = functional.attend(
