@@ -12,7 +12,8 @@ from .networks import make_data, make_net
 def test_two_processes_have_the_outputs_gradients_and_decoded_bits_of_one():
     done = torchrun("-m", "tests.anchored.worker")
     assert done.returncode == 0, done.stdout
-    assert {f"process {rank}: all laws hold" for rank in (0, 1)} <= set(done.stdout.splitlines())
+    for rank in (0, 1):  # lines of two processes may run into each other
+        assert f"process {rank}: all laws hold" in done.stdout
 
 
 def test_shares_are_consecutive_and_complete():

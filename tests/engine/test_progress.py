@@ -61,6 +61,8 @@ def test_a_run_whose_score_is_never_a_number_says_so_at_once_and_at_the_end(tmp_
     told = capsys.readouterr().err
     assert (summary["best_score"], summary["best_step"]) == (None, 0)
     assert told.index("step 5: warning: the validation score is nan") < told.index("step       6/")
+    assert told.count("warning: the validation score") == 4
+    assert told.count("warning") == 5  # four of these, each told once, and one at the end
     assert "no validation had a finite score, so there are no best weights" in told
     warned = [(line["step"], line["score"]) for line in lines(tmp_path, "warning")]
     assert warned == [(5, None), (10, None), (15, None), (20, None)]

@@ -95,7 +95,11 @@ def test_other_modules_in_place_of_blocks_or_maps_are_an_obstacle():
     net = make_net(dtype=torch.float32)
     del net.blocks[1]
     _assert_served(net, "added or removed", 3, 5)
-    for owner, name in ((lambda net: net, "linear_out"), (lambda net: net.blocks[0].mlp, "linear")):
+    for owner, name in (
+        (lambda net: net, "linear_in"),
+        (lambda net: net, "linear_out"),
+        (lambda net: net.blocks[0].mlp, "linear"),
+    ):
         net = make_net(dtype=torch.float32)
         setattr(owner(net), name, torch.nn.Identity())
         assert net.obstacle(torch.zeros(1)).endswith("EquiLinear as linear map, not Identity")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flashgatr.experiments.robotics import layouts
-from flashgatr.experiments.robotics.demonstrations import clearance, stream
+from flashgatr.experiments.robotics.demonstrations import clearance, motion, stream
 from flashgatr.experiments.robotics.demonstrations.expert import demonstrate
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration
 from flashgatr.experiments.robotics.world import kinematics, rewards, scenes, tracking
@@ -128,6 +128,10 @@ def test_collisions_are_seen():
     assert not clearance.clear(tool, block(0.55, 0.05), others)
     assert not clearance.clear(tool, block(0.69, 0.03), others)
     assert not clearance.clear(tool, block(0.8, -0.01), others)  # in the table
+
+
+def test_arm_angles_are_tried_on_both_sides():
+    assert (np.sort(-motion.ARM_ANGLES) == np.sort(motion.ARM_ANGLES)).all()
 
 
 def test_wrong_requests_are_refused():

@@ -113,6 +113,14 @@ def paths(chance, episodes, frames):
     return a[:, None] * (1 - share) + b[:, None] * share
 
 
+def test_the_largest_step_is_that_of_each_path():
+    q = np.zeros((2, 3, 7))
+    q[0, 1:, 4], q[1, 2, 6] = 0.25, -0.5
+    assert tracking.largest_step(q).tolist() == [0.25, 0.5]
+    assert tracking.largest_step(torch.tensor(q)).tolist() == [0.25, 0.5]
+    assert tracking.largest_step(q[0]) == 0.25
+
+
 def test_tracking_follows_a_path_without_jumps():
     asked = paths(np.random.default_rng(2), 20, 50)
     found, frame, reached = tracking.track(*kinematics.forward(asked), asked[:, 0])
