@@ -28,7 +28,7 @@ from .artery_tables import (
     unequal,
 )
 from .charges_tables import of_equivariant_models, without_a_network
-from .kuka_tables import of_the_harness
+from .kuka_tables import of_the_choice, of_the_harness, of_the_rewards
 from .measured import NETWORKS, measured, table_row
 from .nbody_tables import (
     ENCOUNTERS,
@@ -96,6 +96,8 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "Ablations", of_the_ablations),
         ("arteries_results", "What it costs", of_unequal_meshes),
         ("kuka", "Planning and evaluation", of_the_harness),
+        ("kuka", "The choice of settings", of_the_choice),
+        ("kuka", "Results", of_the_rewards),
         ("arteries", "Fine meshes", of_fine_meshes),
     ],
     ids=lambda x: getattr(x, "__name__", x),

@@ -13,7 +13,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_source_tree_has_all_by_name():
     recipes = {file.stem: file for file in (ROOT / "recipes").iterdir()}
     assert shipped.known("recipe") == recipes
-    assert shipped.known("pretrained") == {"arteries": ROOT / "pretrained" / "arteries"}
+    runs_of = ("arteries", "kuka")
+    assert shipped.known("pretrained") == {name: ROOT / "pretrained" / name for name in runs_of}
     assert shipped.find(Path("recipe:nbody_readme")) == recipes["nbody_readme"]
 
 

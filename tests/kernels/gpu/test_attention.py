@@ -53,6 +53,7 @@ def _outputs(net, x):
     return [y, *torch.autograd.grad(y.double().square().sum(), [x, *net.parameters()])]
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own compiler
 @pytest.mark.parametrize("kind", ["axial", "multi-head", "multi-query"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_transformer_in_small_sets_is_that_of_other_sets(kind, compiled):
