@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from flashgatr.experiments import cli
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.raw import read_raw, sample_names
+from flashgatr.experiments.arteries.synthetic import flow as solver
 from flashgatr.experiments.arteries.synthetic import tube as tubes
 from flashgatr.experiments.arteries.synthetic.elements import NODE_POINTS, Layer
 from flashgatr.experiments.arteries.synthetic.equations import FlowError
@@ -85,6 +87,17 @@ def test_what_enters_leaves(straight, bent):
         assert abs(entering / (np.pi * tube.radius**2 * flow.fluid.speed) - 1) < 1e-9
         assert abs(leaving / entering - 1) < 1e-6
         assert flow.residual < 1e-6
+
+
+@pytest.mark.parametrize(("residual", "is_good"), [(0.9e-6, True), (1.1e-6, False)])
+def test_a_flow_is_refused_from_a_residual_of_a_millionth_on(straight, residual, is_good):
+    flow = straight[1]
+    equations = SimpleNamespace(residual=lambda *_: (None, residual))
+    if is_good:
+        assert solver._finished(equations, replace(flow)).residual == residual
+    else:
+        with pytest.raises(FlowError, match=r"residual is 1\.1e-06, expected less than 1e-06"):
+            solver._finished(equations, replace(flow))
 
 
 def test_the_flow_in_a_planar_vessel_is_mirror_symmetric(bent):
