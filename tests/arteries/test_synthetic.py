@@ -167,10 +167,16 @@ def test_a_stenosis_narrows_the_tube_and_leaves_one_side_straight():
 
 
 def test_vessels_that_bend_too_sharply_are_drawn_again(monkeypatch):
+    walk = tubes._walk
+    with monkeypatch.context() as patch:
+        patch.setattr(tubes, "_walk", lambda rng: [3 * x for x in walk(rng)])
+        bends = [draw(np.random.default_rng(k), planar=True).max_bend() for k in range(8)]
+    assert 0.5 < max(bends) <= 0.6
     monkeypatch.setattr(tubes, "MAX_BEND", 0.1)  # a few in ten are straighter
     drawn = [draw(np.random.default_rng(k), planar=True) for k in range(5)]
     assert all(tube.max_bend() <= 0.1 for tube in drawn)
     monkeypatch.setattr(tubes, "MAX_BEND", -1.0)
+    monkeypatch.setattr(tubes, "_TRIES", 100)
     with pytest.raises(ArteryError, match="no vessel could be drawn"):
         draw(np.random.default_rng(0))
 
