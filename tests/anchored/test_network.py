@@ -9,6 +9,7 @@ import torch
 from flashgatr import AnchoredGATr, AxialGATr, GATr, LoadError, embed_point, versors
 from flashgatr.batch import pack, pad
 from flashgatr.kernels.paths import plain_kernels
+from tests.network.networks import SMALL
 
 from .networks import VARIANTS, largest_gap, make_data, make_net
 
@@ -263,3 +264,17 @@ def test_keys_of_the_kernels_are_not_read_by_the_modules(path):
         return
     with plain_kernels(), pytest.raises(ValueError, match="encode the anchors again"):
         net.decode(state, mv, s, tile=5)
+
+
+def test_a_network_in_memory_becomes_an_anchored_one_with_the_same_parameters():
+    plain = GATr(**SMALL).double().eval()
+    mv, s = make_data(2, 7)
+    net = AnchoredGATr.from_gatr(plain)
+    assert net.obstacle(mv) == plain.obstacle(mv)
+    assert largest_gap(net(mv, s), plain(mv, s)) == 0
+    with torch.no_grad():
+        plain.linear_out.weight.mul_(2.0)
+    assert largest_gap(net(mv, s), plain(mv, s)) == 0
+    assert not net.training
+    with pytest.raises(TypeError, match="expected a GATr, got AxialGATr"):
+        AnchoredGATr.from_gatr(AxialGATr(**SMALL))
