@@ -110,8 +110,8 @@ _NAMES = {
 _SOURCE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = [
     *("algebra", "anchored", "anchors", "arguments", "axial", "batch", "config", "constants"),
-    *("fast", "frame", "functional", "geometry", "io", "kernels", "model", "nn", "ops"),
-    *("precision", "processes", "shortcuts", "versors"),
+    *("fast", "frame", "functional", "geometry", "io", "kernels", "model", "nn"),
+    *("object_types", "ops", "precision", "processes", "shortcuts", "versors"),
 ]  # attributes of the package without an import of their own
 
 if not TYPE_CHECKING:  # type checkers see the imports alone and refuse other names
