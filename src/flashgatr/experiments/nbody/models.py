@@ -7,6 +7,8 @@ unused scalar near zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -161,6 +163,29 @@ MODELS = {
 def fits(model: nn.Module, bodies: int) -> bool:
     """Whether a model can take this number of bodies."""
     return not isinstance(model, (PlainNBody, GCANBody)) or model.flatten in (0, bodies)
+
+
+FEWEST_NEIGHBOURS = 3
+"""Of SEGNN, as in the paper; systems of four bodies have no more."""
+
+
+@contextmanager
+def neighbours(model: nn.Module, k: int) -> Iterator[None]:
+    """A context in which SEGNN takes messages from the k nearest bodies only."""
+    assert isinstance(model, SEGNNNBody)
+    before, model.net.k = model.net.k, k
+    try:
+        yield
+    finally:
+        model.net.k = before
+
+
+def fewer_neighbours(model: nn.Module, bodies: int) -> range:
+    """The numbers of neighbours with which a model on this number of bodies is evaluated as well:
+    from three up for a SEGNN that takes all of them, none for other models.
+    """
+    takes_all = isinstance(model, SEGNNNBody) and model.net.k is None
+    return range(FEWEST_NEIGHBOURS, bodies - 1 if takes_all else 0)
 
 
 def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
