@@ -219,7 +219,7 @@ def test_the_models_of_the_experiment_predict_points_and_regularise_their_weight
 
 
 def test_weights_of_points_start_at_zero_as_in_the_released_code():
-    model = EXPERIMENT.build("gca_mlp", dict(hidden=4))
+    model = EXPERIMENT.build("gca_mlp", dict(hidden=4, point_weight=0.0))
     out, regulariser = model(*_bodies(4))
     assert out.isfinite().all()
     assert out.any()

@@ -1,7 +1,8 @@
 """Benchmarks: each is a module with `run()`, which measures, prints a table and records results.
 
-`scaling-figure`, `nbody-figure` and `page` do not measure: they draw docs/images/scaling.png and
-nbody.png, and write the tables of docs/benchmarks.md, from recorded results.
+`scaling-figure`, `nbody-figure`, `page` and `results` do not measure: they draw
+docs/images/scaling.png and nbody.png, and write the tables of docs/benchmarks.md and docs/results.md,
+from recorded results.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ _OTHERS = {
     "scaling-figure": ("scaling", "draw"),
     "nbody-figure": ("nbody_figure", "draw"),
     "page": ("page", "write"),
+    "results": ("accuracy.page", "write"),
 }
 
 
@@ -50,7 +52,7 @@ BY_MODEL = ("nbody-step", "scaling")
 def find(name: str) -> Callable[..., object]:
     """The function that runs this benchmark."""
     if name not in (*NAMES, *_OTHERS):
-        known = ", ".join([*NAMES, "anchored-accuracy", "scaling-figure", "nbody-figure", "page"])
+        known = ", ".join([*NAMES, *list(_OTHERS)[1:]])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
     module, function = (_IN_FOLDERS | _OTHERS).get(name, (name.replace("-", "_"), "run"))
     found: Callable[..., object] = getattr(

@@ -140,7 +140,8 @@ def gca_gnn(point_weight: float = 0.0, **options: Any) -> nn.Module:
     return GCANBody(GCAGNN(1, 1, point_weight=point_weight, **options))
 
 
-def gca_mlp(bodies: int = 4, point_weight: float = 0.0, **options: Any) -> nn.Module:
+def gca_mlp(bodies: int = 4, point_weight: float = 1.0, **options: Any) -> nn.Module:
+    """With few maps, its numbers do not shrink: a factor of 1,000 would be too much."""
     net = GCAMLP(bodies, bodies, point_weight=point_weight, **options)
     return GCANBody(net, flatten=bodies)
 

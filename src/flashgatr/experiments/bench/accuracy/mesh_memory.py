@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .page import latest
-from .scaling import ON_PAIRS
+from ..page import latest
+from ..scaling import ON_PAIRS
 
 VERTICES = 7000
 """Of the paper's meshes, about."""
