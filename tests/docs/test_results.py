@@ -11,7 +11,7 @@ from flashgatr.experiments import results, shipped, sweep
 from flashgatr.experiments.bench.accuracy import arteries, charges, kuka, nbody, page, scaling
 from flashgatr.experiments.bench.accuracy.recorded import MISSING, Which, read, runs_of
 
-from .pages import ROOT
+from .pages import ROOT, section
 
 FOLDER = ROOT / "benchmarks" / "results"
 
@@ -41,6 +41,16 @@ def test_without_results_every_cell_says_so(tmp_path):
         text = table(tmp_path)
         assert MISSING in text
         assert "e-0" not in text
+
+
+def test_the_table_of_neighbours_is_what_is_recorded():
+    rows = {"all five others": "", "the four nearest": "_k4", "the three nearest": "_k3"}
+    about = {"recipe": "nbody_segnn", "train.lr": 3e-4, "seed": 0}
+    runs = runs_of(FOLDER, Which("nbody-accuracy", "segnn", about))
+    shown = section("nbody", "SEGNN on six bodies")
+    for label, suffix in rows.items():
+        cells = [runs.mean(metric, set=f"more_bodies{suffix}") for metric in ("mse", "median")]
+        assert f"| {label} | {' | '.join(cells)} |" in shown
 
 
 def _record(folder, value, seed, **settings):

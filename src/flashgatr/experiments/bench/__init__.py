@@ -1,8 +1,8 @@
 """Benchmarks: each is a module with `run()`, which measures, prints a table and records results.
 
-`scaling-figure`, `nbody-figure`, `page` and `results` do not measure: they draw
-docs/images/scaling.png and nbody.png, and write the tables of docs/benchmarks.md and docs/results.md,
-from recorded results.
+`scaling-figure`, `nbody-figure`, `page` and `results` do not measure: from recorded results they
+draw docs/images/scaling.png and nbody.png, and write the tables of docs/benchmarks.md and
+docs/results.md.
 """
 
 from __future__ import annotations

@@ -246,7 +246,9 @@ def bench(
     ] = None,
     model: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Option("--model", help="Measure this model only; may repeat (nbody-step, scaling)."),
+        typer.Option(
+            "--model", help="Measure this model only; may repeat. Few benchmarks take it."
+        ),
     ] = None,
 ) -> None:
     """Measure, print and record under benchmarks/results/."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...arteries import EXPERIMENT
 from .parameters import count
@@ -37,7 +39,8 @@ SIZES = (100, 200, 400, 800, WHOLE)
 WIDE = dict(hidden_mv_channels=16, hidden_s_channels=64)
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """A model, and how it is trained."""
 
     model: str
@@ -45,7 +48,7 @@ class Row(NamedTuple):
     orientation: str
     steps: int
     about: str = ""
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def runs(self, folder: Path, meshes: int) -> Runs:
         own = dict(recipe=self.recipe, orientation=self.orientation, steps=self.steps)

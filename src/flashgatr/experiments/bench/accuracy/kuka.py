@@ -62,7 +62,7 @@ def _cells(about: dict[str, Any], runs: Runs) -> list[str]:
         if "±" not in text and len(errors) == 1:
             text = f"{text} ± {next(iter(errors.values())):.1f}"
         cells.append(text)
-    turned = {True: "yes", False: "no"}.get(about.get("turned"), "–")
+    turned = ("yes" if about["turned"] else "no") if "turned" in about else "–"
     told = [number(about.get(key, "–")) for key in ("demonstrations", "steps", "scenes")]
     engine = str(about.get("engine", about.get("set", "–")))
     return [*cells, engine, turned, *told, str(len(runs.seeds)) if "steps" in about else "–"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...nbody import EXPERIMENT
 from ...nbody.report.titles import MODELS, REFERENCE
@@ -21,20 +22,21 @@ SETS = {
 FIXED_SIZE = ("mlp", "gca_mlp")
 
 
-class Row(NamedTuple):
+@dataclass(frozen=True)
+class Row:
     """A model and the recipes that train it."""
 
     label: str
     model: str
     recipes: tuple[str, ...]
-    settings: dict[str, Any] = {}
+    settings: Mapping[str, Any] = field(default_factory=dict)
     only: str | None = None
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def runs(self, folder: Path, samples: int) -> Runs:
         lines = []
         for recipe in self.recipes:
-            own = dict(recipe=recipe, train_samples=samples) | self.settings
+            own = dict(recipe=recipe, train_samples=samples, **self.settings)
             lines += runs_of(folder, Which(FILE, self.model, own)).lines
         return Runs(lines)
 
