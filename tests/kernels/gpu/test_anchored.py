@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from flashgatr import choose_anchors
+from flashgatr.anchors import METHODS
 from flashgatr.kernels.paths import plain_kernels
 from tests.anchored.networks import VARIANTS, gap, make_data, make_net
 
@@ -51,7 +52,7 @@ def test_queries_in_any_order_and_number_have_the_same_bits(autocast):
 
 def test_the_choice_is_that_of_the_cpu_and_can_be_captured():
     points = torch.randn(2, 500, 3)
-    for method in ("farthest", "random"):
+    for method in METHODS:
         expected = choose_anchors(points, 40, method=method)
         assert torch.equal(choose_anchors(points.cuda(), 40, method=method).cpu(), expected)
     given = points.cuda()
