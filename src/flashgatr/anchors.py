@@ -37,7 +37,7 @@ def choose_anchors(
     method: Literal["farthest", "random", "medoids"] = "farthest",
     mask: Tensor | None = None,
     offsets: Tensor | None = None,
-    seed: int = 0,
+    seed: int | Tensor = 0,
 ) -> Tensor:
     """Numbers of `count` items of every sample: (..., count), or (B · count) for packed sets.
 
@@ -50,7 +50,8 @@ def choose_anchors(
     seed: of the random item numbers, which depend on it, on the number of the sample and on how
         many valid items the sample has. They are the same on every device. "random" takes them as
         anchors, and "medoids" begins with them. "farthest" begins with the first of them, or, for
-        seed 0, with the item farthest from the centroid.
+        seed 0, with the item farthest from the centroid. A tensor (one 64-bit integer on the device
+        of the positions) may change between the replays of a CUDA graph.
 
     >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
     >>> choose_anchors(line, 3)
@@ -68,7 +69,8 @@ def choose_anchors(
     elif method == "medoids":
         index = _medoids(position, sets, count, seed)
     else:
-        first = _random(sets, 1, seed, position.device) if seed else None
+        begins_far = isinstance(seed, int) and seed == 0
+        first = None if begins_far else _random(sets, 1, seed, position.device)
         index = _farthest(position, sets, count, first)
     return index if begins is None else (index + begins).flatten()
 
@@ -172,15 +174,16 @@ def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = N
     return index_BM.reshape(*sets.samples, count)
 
 
-def _random(sets: Sets, count: int, seed: int, device: torch.device) -> Tensor:
+def _random(sets: Sets, count: int, seed: int | Tensor, device: torch.device) -> Tensor:
     """The items of padded sets with the largest random keys, (..., count).
 
     SplitMix64 maps (seed, sample, number of the valid item) to the key. For one sample it is a
     bijection, so no two keys are equal.
     """
-    start = torch.full((1,), seed, dtype=torch.int64, device=device)
+    if isinstance(seed, int):
+        seed = torch.full((1,), seed, dtype=torch.int64, device=device)
     samples = torch.arange(math.prod(sets.samples), device=device).reshape(*sets.samples, 1)
-    key = _mixed(_mixed(_mixed(start) + samples) + sets.positions(device))
+    key = _mixed(_mixed(_mixed(seed) + samples) + sets.positions(device))
     if sets.mask is not None:
         key = key.masked_fill(~sets.mask, torch.iinfo(torch.int64).min)
     return key.topk(count, dim=-1).indices
@@ -196,7 +199,7 @@ def _mixed(x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _medoids(position: Tensor, sets: Sets, count: int, seed: int) -> Tensor:
+def _medoids(position: Tensor, sets: Sets, count: int, seed: int | Tensor) -> Tensor:
     """Medoids of padded sets, (..., count), among _SEEN random items per anchor."""
     shape, few = sets.samples, min(sets.shape[-1], _SEEN * count)
     x, radius = centred(position, sets)
@@ -240,10 +243,16 @@ def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None)
     return sets
 
 
-def _check_choice(count: int, method: str, seed: int, sets: Sets) -> None:
+def _check_choice(count: int, method: str, seed: int | Tensor, sets: Sets) -> None:
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}; expected {' or '.join(map(repr, METHODS))}")
-    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.numel() != 1:
+            raise ValueError(
+                f"a seed that is a tensor must be one 64-bit integer, got {seed.numel()} of "
+                f"{seed.dtype}"
+            )
+    elif not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"count must be an integer of at least 1, got {count!r}")

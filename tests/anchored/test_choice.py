@@ -166,6 +166,15 @@ def test_random_keys_are_those_of_splitmix64(seed):
         assert found[sample].tolist() == order[:10]
 
 
+@pytest.mark.parametrize("method", anchors.METHODS)
+def test_a_seed_may_be_a_tensor(method):
+    points = torch.randn(2, 40, 3)
+    found = choose_anchors(points, 6, method=method, seed=torch.tensor([5]))
+    assert torch.equal(found, choose_anchors(points, 6, method=method, seed=5))
+    with pytest.raises(ValueError, match="must be one 64-bit integer, got 2 of"):
+        choose_anchors(points, 6, method=method, seed=torch.tensor([5, 6]))
+
+
 def test_random_choices_are_uniform():
     counts = torch.zeros(20)
     for seed in range(500):

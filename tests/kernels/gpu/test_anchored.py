@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from flashgatr import choose_anchors
+from flashgatr import cell_weights, choose_anchors
 from flashgatr.anchors import METHODS
 from flashgatr.kernels.paths import plain_kernels
 from tests.anchored.networks import VARIANTS, gap, make_data, make_net
@@ -61,3 +61,20 @@ def test_the_choice_is_that_of_the_cpu_and_can_be_captured():
         found = choose_anchors(given, 40)
     graph.replay()
     assert torch.equal(found.cpu(), choose_anchors(points, 40))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_captured_choices_follow_the_seed_and_are_those_of_the_cpu(method):
+    points, mask = torch.randn(2, 500, 3), torch.arange(500) < torch.tensor([[500], [420]])
+    given, valid = points.cuda(), mask.cuda()
+    seed = torch.tensor([7], device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = choose_anchors(given, 40, method=method, mask=valid, seed=seed)
+        weights = cell_weights(given, found, mask=valid)
+    for number in (7, 8):
+        seed.fill_(number)
+        graph.replay()
+        expected = choose_anchors(points, 40, method=method, mask=mask, seed=number)
+        assert torch.equal(found.cpu(), expected)
+        assert torch.equal(weights.cpu(), cell_weights(points, expected, mask=mask))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -50,11 +50,21 @@ class AnchorChoice:
         weights = "weighted by their nodes" if self.weighted else "without weights"
         return f"{self.count} nodes ({self.method}), {weights}, seed {self.seed}"
 
-    def on(self, position: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The numbers of the anchors among these nodes (N, 3), and their weights."""
-        count = min(self.count, len(position))
-        index = choose_anchors(position, count, method=self.method, seed=self.seed)
-        return index, cell_weights(position, index) if self.weighted else None
+    def on(
+        self,
+        position: Tensor,
+        *,
+        mask: Tensor | None = None,
+        seed: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The numbers of the anchors among these nodes (..., N, 3), and their weights.
+
+        seed: used instead of the choice's own.
+        """
+        count = min(self.count, position.shape[-2])
+        about: dict[str, Any] = dict(method=self.method, mask=mask)
+        index = choose_anchors(position, count, seed=self.seed if seed is None else seed, **about)
+        return index, cell_weights(position, index, mask=mask) if self.weighted else None
 
 
 def anchored(model: nn.Module) -> GATrArteries:
