@@ -110,19 +110,9 @@ _NAMES = {
 }
 _SOURCE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = [
-    *(
-        "algebra",
-        "anchored",
-        "anchors",
-        "arguments",
-        "axial",
-        "batch",
-        "cells",
-        "config",
-        "constants",
-    ),
-    *("encoded", "fast", "frame", "functional", "geometry", "io", "kernels", "model", "nn", "ops"),
-    *("precision", "processes", "shortcuts", "versors"),
+    *("algebra", "anchored", "anchors", "arguments", "axial", "batch", "cells", "config"),
+    *("constants", "encoded", "fast", "frame", "functional", "geometry", "io", "kernels"),
+    *("model", "nn", "ops", "precision", "processes", "shortcuts", "versors"),
 ]  # attributes of the package without an import of their own
 
 if not TYPE_CHECKING:  # type checkers see the imports alone and refuse other names
