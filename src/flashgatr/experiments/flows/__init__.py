@@ -1,7 +1,6 @@
 """Flow in vessels at a million points: velocity in the lumen, stress on the wall. Units: cm, s, g.
 
-The data are points of our own finite-element solutions, which `flashgatr data arteries --synthetic
-NUMBER --fields LUMEN WALL` makes.
+The data are points of our own finite-element solutions in synthetic vessels.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ EXPERIMENT = Experiment(
     task=f"{_HERE}.task:FlowTask",
     models=f"{_HERE}.models:MODELS",
     defaults={
-        "data": {"folder": "data/synthetic/fields"},
         "train": {"steps": 20_000, "batch_size": 4, "precision": "bfloat16"},
     },
     metrics={
@@ -34,5 +32,6 @@ EXPERIMENT = Experiment(
     count="vessels",
     about=_about,
     told=("data.options.lumen_anchors", "data.options.wall_anchors"),
+    data=f"{_HERE}.command:data",
     predict=f"{_HERE}.command:predict",
 )

@@ -1,4 +1,4 @@
-"""`flashgatr predict flows RUN`: errors against points and anchors, and pictures."""
+"""`flashgatr data flows` and `flashgatr predict flows`: their options and output."""
 
 from __future__ import annotations
 
@@ -6,6 +6,55 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+
+SOLUTIONS = "solutions"
+"""Where the coefficients of the flows go, below the folder of the points."""
+
+
+def data(
+    folder: Annotated[Path, typer.Option("--folder", "-f", help="Where the files go.")] = Path(
+        "data/flows"
+    ),
+    vessels: Annotated[
+        int, typer.Option(min=3, help="Number of vessels, for training, validation and test.")
+    ] = 60,
+    lumen: Annotated[int, typer.Option(min=1, help="Points of each lumen.")] = 1_000_000,
+    wall: Annotated[int, typer.Option(min=1, help="Points of each wall.")] = 200_000,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
+    mesh: Annotated[
+        tuple[int, int, int],
+        typer.Option(help="Elements in the core, the ring and along the vessel."),
+    ] = (3, 3, 140),
+    max_reduction: Annotated[
+        float, typer.Option(help="The most that stenoses take off the radius.")
+    ] = 0.35,
+    spatial: Annotated[
+        bool, typer.Option("--spatial", help="Vessels bent in space, not in a plane.")
+    ] = False,
+    workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
+) -> None:
+    """Solve the flow in vessels and draw random points of it. Finished files are kept."""
+    from ..arteries.synthetic.field_files import make_fields
+    from ..arteries.synthetic.generate import generate
+
+    solutions, count = folder / SOLUTIONS, workers or None
+    shape = dict(mesh=mesh, planar=not spatial, max_reduction=max_reduction)
+    solved = generate(
+        solutions,
+        vessels,
+        seed,
+        workers=count,
+        solutions=True,
+        say=typer.echo,
+        **shape,  # type: ignore[arg-type]
+    )
+    drawn = make_fields(solutions, folder, lumen, wall, seed, workers=count, say=typer.echo)
+    failed = len(solved.failed) + len(drawn.failed)
+    typer.echo(
+        f"{folder}: points of {len(drawn.made):,} vessels made, {len(drawn.kept):,} kept, "
+        f"{failed:,} failed"
+    )
+    raise typer.Exit(int(failed > 0))
 
 
 def predict(

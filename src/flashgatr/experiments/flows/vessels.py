@@ -117,7 +117,7 @@ def load(
     if len(counts) > 1 or not all(0 < walls < total for walls, total in counts):
         raise ArteryError(
             f"the vessels in {folder} must have equal numbers of points of the lumen and of the "
-            "wall, and some of both; make them with one `flashgatr data arteries --fields`"
+            "wall, and some of both; make them with one `flashgatr data flows`"
         )
     end = points or None
     kinds = ("lumen", "wall")
