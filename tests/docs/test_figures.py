@@ -27,6 +27,7 @@ from .artery_tables import (
     prepared,
     unequal,
 )
+from .anchored_tables import of_anchors
 from .charges_tables import of_equivariant_models, without_a_network
 from .kuka_tables import of_the_harness
 from .measured import NETWORKS, measured, table_row
@@ -97,6 +98,7 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "What it costs", of_unequal_meshes),
         ("kuka", "Planning and evaluation", of_the_harness),
         ("arteries", "Fine meshes", of_fine_meshes),
+        ("large_geometry", "What anchors cost", of_anchors),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
