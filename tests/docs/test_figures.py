@@ -12,6 +12,7 @@ from flashgatr.experiments.bench import scaling
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
+from .anchored_tables import of_anchors
 from .artery_tables import (
     FINE,
     OURS,
@@ -27,7 +28,6 @@ from .artery_tables import (
     prepared,
     unequal,
 )
-from .anchored_tables import of_anchors
 from .charges_tables import of_equivariant_models, without_a_network
 from .kuka_tables import of_the_harness
 from .measured import NETWORKS, measured, table_row

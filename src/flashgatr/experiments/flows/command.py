@@ -7,6 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
+MESH = (3, 3, 140)
 SOLUTIONS = "solutions"
 """Where the coefficients of the flows go, below the folder of the points."""
 
@@ -22,9 +23,11 @@ def data(
     wall: Annotated[int, typer.Option(min=1, help="Points of each wall.")] = 200_000,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     mesh: Annotated[
-        tuple[int, int, int],
-        typer.Option(help="Elements in the core, the ring and along the vessel."),
-    ] = (3, 3, 140),
+        Optional[tuple[int, int, int]],  # noqa: UP045  typer reads the annotation at run time
+        typer.Option(
+            show_default="3 3 140", help="Elements in the core, the ring and along the vessel."
+        ),
+    ] = None,
     max_reduction: Annotated[
         float, typer.Option(help="The most that stenoses take off the radius.")
     ] = 0.35,
@@ -38,7 +41,7 @@ def data(
     from ..arteries.synthetic.generate import generate
 
     solutions, count = folder / SOLUTIONS, workers or None
-    shape = dict(mesh=mesh, planar=not spatial, max_reduction=max_reduction)
+    shape = dict(mesh=mesh or MESH, planar=not spatial, max_reduction=max_reduction)
     solved = generate(
         solutions,
         vessels,
@@ -63,7 +66,7 @@ def predict(
         Path, typer.Option("--out", "-o", help="Where errors.json, errors.png and flow.png go.")
     ] = Path("predictions/flows"),
     points: Annotated[
-        Optional[list[int]],  # noqa: UP045  typer reads the annotation at run time
+        Optional[list[int]],  # noqa: UP045
         typer.Option(
             show_default="all",
             help="Use the first so many points of the lumen and of the wall; may be repeated.",
