@@ -29,6 +29,7 @@ from ... import shipped
 from ...arteries.anchoring import CPU_TILE, AnchorChoice
 from ...arteries.data.wall import prepare
 from ...arteries.vessel import predict, vtkxml
+from .. import timing
 from ..data.artery_preprocessing import difference, vessel
 from ..timing import CaseReport, Found
 
@@ -74,6 +75,9 @@ def fine_vessel(refined: int, threads: int) -> Found:
 
 
 def run() -> None:
+    if torch.cuda.is_available():
+        print("anchored-cpu is for machines without a GPU; to run it, set CUDA_VISIBLE_DEVICES=''")
+        return
     points = int(os.environ.get("FLASHGATR_POINTS", POINTS))
     refined = int(os.environ.get("FLASHGATR_REFINED", REFINED))
     report = CaseReport(
@@ -81,9 +85,10 @@ def run() -> None:
         threads=THREADS, precision="float32",
     )  # fmt: skip
     settings = {"n_items": points, "blocks": BLOCKS}
-    report.run("gatr", settings, partial(_alone, field, points))
-    report.run("pretrained", {"refined": refined}, partial(_alone, fine_vessel, refined))
-    report.show()
+    with timing.threads(THREADS):  # for the name of the machine; each case sets its own
+        report.run("gatr", settings, partial(_alone, field, points))
+        report.run("pretrained", {"refined": refined}, partial(_alone, fine_vessel, refined))
+        report.show()
 
 
 def _alone(case: object, size: int) -> Found:
