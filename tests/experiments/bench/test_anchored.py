@@ -34,6 +34,7 @@ def test_small_cases_run_on_a_cpu_and_are_not_recorded(capsys, monkeypatch):
 
 
 def test_a_field_and_a_vessel_are_measured_in_processes_of_their_own(capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("FLASHGATR_POINTS", "1200")
     monkeypatch.setenv("FLASHGATR_REFINED", "1")
     asked = []
