@@ -278,3 +278,28 @@ def test_a_network_in_memory_becomes_an_anchored_one_with_the_same_parameters():
     assert not net.training
     with pytest.raises(TypeError, match="expected a GATr, got AxialGATr"):
         AnchoredGATr.from_gatr(AxialGATr(**SMALL))
+
+
+def test_gradients_of_all_inputs_are_those_of_finite_differences():
+    net = make_net(num_blocks=1, hidden_mv_channels=2, hidden_s_channels=4)
+    (mv, s), (query, query_s) = make_data(3), make_data(2)
+    weights = torch.tensor([1.0, 2.0, 0.5]).double()
+
+    def run(mv, s, weights, query, query_s):
+        state = net.encode(mv, s, weights=weights)
+        return net.decode(state, query, query_s, tile=2)
+
+    given = [x.requires_grad_() for x in (mv, s, weights, query, query_s)]
+    assert torch.autograd.gradcheck(run, given, atol=1e-6, fast_mode=True)
+
+
+def test_anchors_do_not_see_the_queries():
+    net, (mv, s), index = make_net(), make_data(12), torch.tensor([2, 7, 5])
+    with torch.no_grad():
+        out, out_s = net(mv, s, anchors=index)
+        other, other_s = make_data(12)
+        other[index], other_s[index] = mv[index], s[index]
+        changed, changed_s = net(other, other_s, anchors=index)
+    found, expected = (changed[index], changed_s[index]), (out[index], out_s[index])
+    assert largest_gap(found, expected) < 1e-12
+    assert largest_gap((changed, changed_s), (out, out_s)) > 1e-3

@@ -223,7 +223,7 @@ def test_padded_meshes_are_whole_and_turned_one_by_one():
     packed = make("data.options.orientation=canonical")._train
     meshes = [walls("", "train")[k] for k in (3, 0)]
     given = MeshPair(torch.tensor([3, 0, -1]), torch.arange(256))
-    position, normal, geodesic, target, mask, valid = packed.padded(given)
+    position, normal, geodesic, target, mask, valid = packed.padded(given)[:6]
     assert valid.sum(1).tolist() == [mesh.nodes for mesh in meshes] + [0]
     assert not position[~valid].any()
     assert not mask[~valid].any()

@@ -12,6 +12,7 @@ from flashgatr.experiments.bench import scaling
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
+from .anchored_tables import of_anchors
 from .artery_tables import (
     FINE,
     OURS,
@@ -99,6 +100,7 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("kuka", "The choice of settings", of_the_choice),
         ("kuka", "Results", of_the_rewards),
         ("arteries", "Fine meshes", of_fine_meshes),
+        ("large_geometry", "What anchors cost", of_anchors),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )

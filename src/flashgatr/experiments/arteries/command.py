@@ -231,7 +231,9 @@ def predict(
     ] = 0,
     anchor_method: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(show_default="farthest", help="How anchors are chosen: farthest or random."),
+        typer.Option(
+            show_default="medoids", help="How anchors are chosen: medoids, farthest or random."
+        ),
     ] = None,
     no_anchor_weights: Annotated[
         bool,

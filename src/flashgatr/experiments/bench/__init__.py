@@ -18,9 +18,11 @@ SPEED = (
     "artery-ragged",
     "kuka-step",
     "scaling",
+    "anchored",
     "inference-latency",
     "cpu-step",
     "packed-sets",
+    "anchored-cpu",
     "operators",
     "shortcuts",
     "libraries",
@@ -32,6 +34,7 @@ NAMES = (*SPEED, "numerics", "equivariance", *DATA)
 """The benchmarks that `all` runs, in this order."""
 _IN_FOLDERS = {
     "cpu-step": ("cpu.step", "run"),
+    "anchored-cpu": ("cpu.anchored", "run"),
     "packed-sets": ("cpu.packed_sets", "run"),
     **{name: (f"data.{name.replace('-', '_')}", "run") for name in DATA},
 }
