@@ -249,6 +249,10 @@ KERNEL linear_backward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict 
   kind *weight = p, *s2mv = weight + MAPS * CO * CI, *mv2s = s2mv + CO * SI, *s2s = mv2s + SO * CI, \
        *bias_mv = s2s + SO * SI, *bias_s = bias_mv + CO;
 
+/* Whether a channel's type is odd: scalars, before channel 0, are even, and so are all channels of a
+   map without types, whose `odd` is null. Weights between unlike types are zero. */
+INLINE int is_odd(const int *odd, n channel) { return odd && channel >= 0 && odd[channel]; }
+
 /* Copy a block of weights that begins at (o, k) to w (K -> O) and back (O -> K). */
 static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w, real *restrict back) {
   for (n i = 0; i < WIDE; i += 4) for (n j = 0; j < WIDE && k + j < K; j += 4) {
@@ -266,9 +270,10 @@ static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w,
 }
 
 /* Units: blocks of WIDE x WIDE weights, those of scalars and scalar parts first. */
-KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict weight, const real *restrict s2mv,
-               const real *restrict mv2s, const real *restrict s2s, const real *restrict bias_mv,
-               const real *restrict bias_s, real *restrict w) {
+KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const int *odd_in, const int *odd_out,
+               const real *restrict weight, const real *restrict s2mv, const real *restrict mv2s,
+               const real *restrict s2s, const real *restrict bias_mv, const real *restrict bias_s,
+               real *restrict w) {
   const n O = SO + CO, K = SI + CI, across = PADDED(K) / WIDE, first = PADDED(O) / WIDE * across;
   for (n u = t0; u < t1; u++) {
     real block[WIDE][WIDE] = {{0}};
@@ -281,27 +286,32 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict 
         copied(scalars, (out < 0 ? s2s + (o + i) * SI : s2mv + out * SI) + k, block[i]);
         if (out < 0) copied(parts, mv2s + (o + i) * CI + in, block[i] + scalars);
         else for (n j = 0; j < parts; j++) block[i][scalars + j] = SCALE[0] * weight[(out * CI + in + j) * MAPS];
+        if (odd_in || odd_out) for (n j = 0; j < WIDE && k + j < K; j++)
+          if (is_odd(odd_in, k + j - SI) != is_odd(odd_out, out)) block[i][j] = 0;
       }
       spread(block, o, k, O, K, w, w + BACK_AT);
       if (k == 0) for (n i = 0; i < WIDE; i++) {
         const n out = o + i - SO;
-        w[BIAS_AT + o + i] = !BIAS || out >= CO ? 0 : out < 0 ? bias_s[o + i] : bias_mv[out];
+        w[BIAS_AT + o + i] = !BIAS || out >= CO || is_odd(odd_out, out) ? 0 : out < 0 ? bias_s[o + i] : bias_mv[out];
       }
     } else {
       const n o = (u - first) / (PADDED(CI) / WIDE) * WIDE, k = (u - first) % (PADDED(CI) / WIDE) * WIDE;
       for (n m = 1; m < MAPS; m++) {
         for (n i = 0; i < WIDE && o + i < CO; i++) for (n j = 0; j < WIDE && k + j < CI; j++)
-          block[i][j] = SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m];
+          block[i][j] = is_odd(odd_in, k + j) != is_odd(odd_out, o + i)
+                            ? 0 : SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m];
         spread(block, o, k, CO, CI, w + MAP(m), w + BACK_MAP(m));
       }
     }
   }
 }
 
-/* Gradient of the parameters; `first` (SO + CO, SI + CI) is that of scalars and scalar parts. Units:
-   HALF outputs of one of maps 1 to 8, then OUTPUTS outputs of `first` and of the bias. */
-KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const real *restrict x, const real *restrict g,
-                      const real *restrict first, real *restrict theta) {
+/* Gradient of the parameters, zero between unlike types; `first` (SO + CO, SI + CI) is that of scalars
+   and scalar parts. Units: HALF outputs of one of maps 1 to 8, then OUTPUTS outputs of `first` and of
+   the bias. */
+KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const int *odd_in, const int *odd_out,
+                      const real *restrict x, const real *restrict g, const real *restrict first,
+                      real *restrict theta) {
   PARAMETERS(real, theta)
   const n FI = SI + BLADES * CI, FO = SO + BLADES * CO, tiles = (CO + HALF - 1) / HALF;
   for (n u = t0; u < t1; u++) {
@@ -312,13 +322,16 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
         memcpy(o < SO ? s2s + o * SI : s2mv + (o - SO) * SI, row, SI * sizeof(real));
         if (o < SO) memcpy(mv2s + o * CI, row + SI, CI * sizeof(real));
         else for (n i = 0; i < CI; i++) weight[((o - SO) * CI + i) * MAPS] = SCALE[0] * row[SI + i];
+        if (is_odd(odd_out, o - SO)) memset(s2mv + (o - SO) * SI, 0, SI * sizeof(real));
+        if (odd_in || odd_out) for (n i = 0; i < CI; i++) if (is_odd(odd_in, i) != is_odd(odd_out, o - SO))
+          *(o < SO ? mv2s + o * CI + i : weight + ((o - SO) * CI + i) * MAPS) = 0;
       }
       if (!BIAS) continue;
       real sum[OUTPUTS] = {0};
       if (to - from == OUTPUTS)
         for (n t = 0; t < T; t++) for (n i = 0; i < OUTPUTS; i++) sum[i] += g[t * FO + from + i];
       else for (n t = 0; t < T; t++) for (n i = 0; i < to - from; i++) sum[i] += g[t * FO + from + i];
-      for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = sum[o - from];
+      for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = is_odd(odd_out, o - SO) ? 0 : sum[o - from];
       continue;
     }
     const n m = 1 + u % (MAPS - 1), begin = u / (MAPS - 1) * HALF, end = SMALLER(begin + HALF, CO);
@@ -344,7 +357,8 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
         }
       }
       for (n o = begin; o < end; o++) for (n j = 0; j < width; j++)
-        weight[(o * CI + i + j) * MAPS + m] = SCALE[m] * out[o - begin][j];
+        weight[(o * CI + i + j) * MAPS + m] =
+            is_odd(odd_in, i + j) != is_odd(odd_out, o) ? 0 : SCALE[m] * out[o - begin][j];
     }
   }
 }
@@ -722,23 +736,25 @@ static void activate_backward(n kind, n N, const real *restrict x, const real *r
   }
 }
 
-/* Activates scalars, and multiplies each of C multivectors by its activated scalar part. */
-KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *restrict y) {
+/* Activates scalars, and multiplies each of C multivectors by its activated scalar part; G of them
+   have such gates, the others (odd ones, in networks with types) take those of the first G. */
+KERNEL gate_forward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, real *restrict y) {
   for (n t = t0; t < t1; t++) {
     const real *restrict from = x + t * (S + BLADES * C);
     real *restrict to = y + t * (S + BLADES * C);
     activate(KIND, S, from, to);
     from += S; to += S;
-    for (n c = 0; c < C; c += SOME) {
+    for (n c = 0; c < G; c += SOME) {
       real gate[SOME];
-      const n some = SMALLER(C - c, SOME);
+      const n some = SMALLER(G - c, SOME);
       activate(KIND == GELU ? TANH_GELU : KIND, some, from + c, gate);
-      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) to[p * C + c + i] = gate[i] * from[p * C + c + i];
+      for (n h = c; h < C; h += G)
+        for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) to[p * C + h + i] = gate[i] * from[p * C + h + i];
     }
   }
 }
 /* gx: gradient of x; y: the gate's output, recomputed. */
-KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
+KERNEL gate_backward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
                      real *restrict y) {
   for (n t = t0; t < t1; t++) {
     const n at = t * (S + BLADES * C);
@@ -746,14 +762,15 @@ KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const
     real *restrict to = y + at, *restrict gto = gx + at;
     activate_backward(KIND, S, from, outer, to, gto);
     from += S; outer += S; to += S; gto += S;
-    for (n c = 0; c < C; c += SOME) {
+    for (n c = 0; c < G; c += SOME) {
       real gate[SOME], sum[SOME] = {0}, more[SOME];
-      const n some = SMALLER(C - c, SOME);
-      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + c + i] * outer[p * C + c + i];
+      const n some = SMALLER(G - c, SOME);
+      for (n h = c; h < C; h += G)
+        for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + h + i] * outer[p * C + h + i];
       activate_backward(KIND == GELU ? TANH_GELU : KIND, some, from + c, sum, gate, more);
-      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) {
-        to[p * C + c + i] = gate[i] * from[p * C + c + i];
-        gto[p * C + c + i] = gate[i] * outer[p * C + c + i];
+      for (n h = c; h < C; h += G) for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) {
+        to[p * C + h + i] = gate[i] * from[p * C + h + i];
+        gto[p * C + h + i] = gate[i] * outer[p * C + h + i];
       }
       for (n i = 0; i < some; i++) gto[c + i] += more[i];
     }
