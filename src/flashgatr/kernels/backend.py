@@ -36,8 +36,8 @@ class Backend(Protocol):
 
     `ready` and `always` concern TF32 and are ignored on CPUs. With `ready`, rows and weights are
     already rounded to TF32. With `always=False`, `norm_backward`'s second output is empty if it
-    equals the first. `gates`: how many multivectors have gates of their own; the others take those
-    of the first ones in turn.
+    equals the first. `gates`: how many multivectors have gates of their own, all or the first half;
+    the second half then takes those of the first.
     """
 
     SMALL_SET: int

@@ -150,7 +150,7 @@ class EquiLinear(nn.Module):
 
     @property
     def stored(self) -> LinearWeights:
-        """The parameters themselves; those between unlike types have no effect, whatever they are."""
+        """The parameters themselves; those between unlike types have no effect."""
         return LinearWeights(self.weight, self.s2mv, self.mv2s, self.s2s, self.bias_mv, self.bias_s)
 
     @property

@@ -16,6 +16,7 @@ from ..functional.products import PRODUCTS, factor_types
 from .linear import EquiLinear
 from .norm import GradeDropout, ScalarGate
 
+
 class GeometricBilinear(nn.Module):
     """Geometric product and equivariant join of learned projections of the input.
 
