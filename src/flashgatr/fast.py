@@ -260,7 +260,7 @@ class FastPath:
     def run_with_ends(
         self, mv: Tensor, s: Tensor, sets: Sets, linear_in: EquiLinear, linear_out: EquiLinear
     ) -> tuple[Tensor, Tensor]:
-        """The whole network including its frames, with join reference "data" or types: see `takes_ends`."""
+        """The whole network with its frames; joins have reference "data", or types need none."""
         c, shape = self.config, sets.shape
         samples = math.prod(shape[:-1])  # reshape cannot infer it if there are no scalars
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])

@@ -252,6 +252,11 @@ KERNEL linear_backward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict 
 /* Whether a channel's type is odd: scalars, before channel 0, are even, and so are all channels of a
    map without types, whose `odd` is null. Weights between unlike types are zero. */
 INLINE int is_odd(const int *odd, n channel) { return odd && channel >= 0 && odd[channel]; }
+/* keep[t][j]: one if channel `first` + j has type t, else zero; all ones without types. */
+INLINE void types_of(const int *odd, const int *other, n first, n count, real keep[2][WIDE]) {
+  for (n j = 0; j < WIDE; j++) keep[0][j] = keep[1][j] = 1;
+  if (odd || other) for (n j = 0; j < SMALLER(count, WIDE); j++) keep[!is_odd(odd, first + j)][j] = 0;
+}
 
 /* Copy a block of weights that begins at (o, k) to w (K -> O) and back (O -> K). */
 static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w, real *restrict back) {
@@ -276,18 +281,19 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const int *odd_in, co
                real *restrict w) {
   const n O = SO + CO, K = SI + CI, across = PADDED(K) / WIDE, first = PADDED(O) / WIDE * across;
   for (n u = t0; u < t1; u++) {
-    real block[WIDE][WIDE] = {{0}};
+    real block[WIDE][WIDE] = {{0}}, keep[2][WIDE];
     if (u < first) {
       const n o = u / across * WIDE, k = u % across * WIDE;
       const n scalars = k > SI ? 0 : SMALLER(SI - k, WIDE), in = k + scalars - SI;
       const n parts = SMALLER(CI - in, WIDE - scalars);
+      types_of(odd_in, odd_out, k - SI, K - k, keep);
       for (n i = 0; i < WIDE && o + i < O; i++) {
         const n out = o + i - SO;
         copied(scalars, (out < 0 ? s2s + (o + i) * SI : s2mv + out * SI) + k, block[i]);
         if (out < 0) copied(parts, mv2s + (o + i) * CI + in, block[i] + scalars);
         else for (n j = 0; j < parts; j++) block[i][scalars + j] = SCALE[0] * weight[(out * CI + in + j) * MAPS];
-        if (odd_in || odd_out) for (n j = 0; j < WIDE && k + j < K; j++)
-          if (is_odd(odd_in, k + j - SI) != is_odd(odd_out, out)) block[i][j] = 0;
+        if (is_odd(odd_out, out)) for (n j = 0; j < WIDE; j++) block[i][j] *= keep[1][j];
+        else if (odd_in) for (n j = scalars; j < scalars + parts; j++) block[i][j] *= keep[0][j];
       }
       spread(block, o, k, O, K, w, w + BACK_AT);
       if (k == 0) for (n i = 0; i < WIDE; i++) {
@@ -296,10 +302,13 @@ KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const int *odd_in, co
       }
     } else {
       const n o = (u - first) / (PADDED(CI) / WIDE) * WIDE, k = (u - first) % (PADDED(CI) / WIDE) * WIDE;
+      types_of(odd_in, odd_out, k, CI - k, keep);
       for (n m = 1; m < MAPS; m++) {
-        for (n i = 0; i < WIDE && o + i < CO; i++) for (n j = 0; j < WIDE && k + j < CI; j++)
-          block[i][j] = is_odd(odd_in, k + j) != is_odd(odd_out, o + i)
-                            ? 0 : SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m];
+        for (n i = 0; i < WIDE && o + i < CO; i++) {
+          const real *kept = keep[is_odd(odd_out, o + i)];
+          for (n j = 0; j < WIDE && k + j < CI; j++)
+            block[i][j] = kept[j] * (SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m]);
+        }
         spread(block, o, k, CO, CI, w + MAP(m), w + BACK_MAP(m));
       }
     }
@@ -339,7 +348,8 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const int
     for (n i = 0; i < CI; i += WIDE) {
       const n width = SMALLER(CI - i, WIDE);
       const int half = width <= HALF, many = half ? ROWS_HALF : ROWS_WIDE;
-      real out[HALF][WIDE];
+      real out[HALF][WIDE], keep[2][WIDE];
+      types_of(odd_in, odd_out, i, CI - i, keep);
       for (n o = begin, step; o < end; o += step) {
         step = end - o >= many ? many : 1;
         tiled *const f = step == many ? half ? half_back : wide_back : half ? half_back_row : wide_back_row;
@@ -356,9 +366,10 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const int
           f(outer + safe * FO, FO, T - safe, last[0], WIDE, 0, 0, 0, 0, 1, out[o - begin], WIDE, width);
         }
       }
-      for (n o = begin; o < end; o++) for (n j = 0; j < width; j++)
-        weight[(o * CI + i + j) * MAPS + m] =
-            is_odd(odd_in, i + j) != is_odd(odd_out, o) ? 0 : SCALE[m] * out[o - begin][j];
+      for (n o = begin; o < end; o++) {
+        const real *kept = keep[is_odd(odd_out, o)];
+        for (n j = 0; j < width; j++) weight[(o * CI + i + j) * MAPS + m] = kept[j] * (SCALE[m] * out[o - begin][j]);
+      }
     }
   }
 }
