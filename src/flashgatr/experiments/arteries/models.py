@@ -10,7 +10,8 @@ Reflections. Let P, N and g be the embeddings of the points, planes and scalars 
 N', g those of the mirrored wall. A reflection of multivectors maps (P, N, g) to (-P', N', g). An
 equivariant network f therefore maps (-P', N', g) to the mirror image of f(P, N, g), but this says
 nothing about f(P', N', g). `both_signs` computes ½ f(P, N, g) + ½ f(-P, N, g): a reflection swaps
-the two terms, so that their sum is exactly equivariant.
+the two terms, so that their sum is exactly equivariant. In `gatr_e3`, channels have types: P is
+odd, N and g are even. It is exactly equivariant in one pass.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import GATr, embed_plane, embed_point, embed_scalar
+from ... import GATr, embed_plane, embed_point, embed_scalar, parity
 from ...algebra import NORMAL
 from ...batch import Sets
 from ...config import preset
@@ -54,6 +55,11 @@ class GATrArteries(nn.Module):
         super().__init__()
         if not isinstance(both_signs, bool):
             raise TypeError(f"both_signs must be true or false, got {both_signs!r}")
+        if both_signs and net.config.is_typed:
+            raise ValueError(
+                "both_signs is for networks without types of channels; one with types is exact "
+                "under mirrors without it"
+            )
         self.net, self.both_signs = net, both_signs
 
     def forward(
@@ -156,6 +162,12 @@ def _variant(changes: dict[str, Any]) -> Callable[..., nn.Module]:
     return build
 
 
+def gatr_e3(both_signs: bool = False, **options: Any) -> nn.Module:
+    """GATr with types of channels, exactly equivariant under mirrors, too."""
+    types = dict(in_mv_parity=parity("point", "plane", "scalar"), out_mv_parity=parity("plane"))
+    return GATrArteries(GATr(preset("arteries", **types, **options)), both_signs=both_signs)
+
+
 def unconstrained(**options: Any) -> nn.Module:
     """GATr with unconstrained linear maps, and therefore without recentring."""
     return GATrArteries(UnconstrainedGATr(preset("arteries", **{"recenter": False} | options)))
@@ -205,6 +217,7 @@ def _require_few_neighbours(levels: Levels) -> None:
 ON_SURFACES: dict[str, Callable[..., nn.Module]] = {"pointnet2": pointnet2, "gem_cnn": gem_cnn}
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{name: _variant(changes) for name, changes in VARIANTS.items()},
+    "gatr_e3": gatr_e3,
     "gatr_unconstrained": unconstrained,
     "transformer": transformer,
     **ON_SURFACES,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import GATr, embed_direction, embed_point, embed_translation, extract_direction
+from ... import GATr, embed_direction, embed_point, embed_translation, extract_direction, parity
 from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
@@ -90,6 +90,13 @@ def gatr(
     return GATrMover(net, velocity, canonical_charges=canonical_charges)
 
 
+def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
+    """GATr with types of channels, exactly equivariant under mirrors, too."""
+    channels = parity("point", velocity if velocity in VELOCITIES else "translation")
+    types = dict(in_mv_parity=channels, out_mv_parity=parity("direction"))
+    return gatr(velocity, **types, **options)
+
+
 def segnn(canonical_charges: bool = False, **options: Any) -> nn.Module:
     return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges)
 
@@ -111,6 +118,7 @@ def mlp(bodies: int = BODIES, canonical_charges: bool = False, **options: Any) -
 
 MODELS = {
     "gatr": gatr,
+    "gatr_e3": gatr_e3,
     "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,

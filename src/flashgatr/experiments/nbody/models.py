@@ -1,8 +1,9 @@
 """Models of the n-body experiment: (mass, position, velocity) to positions and a regulariser.
 
 GATr's input is one multivector per body: mass as scalar, position as point, velocity as
-translation. As in the authors' code, the regulariser keeps |e123| of the output near one and its
-unused scalar near zero.
+translation. With types of channels (`gatr_e3`), the point is a channel of its own, because a mirror
+changes its sign and not that of the others. As in the authors' code, the regulariser keeps |e123|
+of the output near one and its unused scalar near zero.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import GATr, embed_point, embed_scalar, embed_translation, extract_point
+from ... import GATr, embed_point, embed_scalar, embed_translation, extract_point, parity
 from ...algebra import E123
 from ...config import preset
 from ..baselines.gca import GCAGNN, GCAMLP
@@ -26,13 +27,18 @@ Prediction = tuple[Tensor, Tensor]
 """Positions (B, n, 3), and the regulariser (a number)."""
 
 
+_TYPES = parity("point", "translation")
+"""Types of the channels of `gatr_e3`; the mass shares the one of the velocity, as both are even."""
+
+
 class GATrNBody(nn.Module):
     def __init__(self, net: GATr) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
-        bodies = _embed(mass, position, velocity)
+        embed = _embed_apart if self.net.config.is_typed else _embed
+        bodies = embed(mass, position, velocity)
         out, s = self.net(bodies, torch.zeros_like(mass[..., None]))
         regulariser = _weight_regulariser(out) + s.square().sum((-2, -1))
         return extract_point(out[..., 0, :]), regulariser.mean()
@@ -101,6 +107,12 @@ def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
+def gatr_e3(**options: Any) -> nn.Module:
+    """GATr with types of channels, exactly equivariant under mirrors, too."""
+    types = dict(in_mv_parity=_TYPES, out_mv_parity=parity("point"))
+    return GATrNBody(GATr(preset("nbody", in_mv_channels=len(_TYPES), **types, **options)))
+
+
 def segnn(mass_as_node_scalar: bool = False, **options: Any) -> nn.Module:
     """As in the paper, bodies know the products of masses but not their own mass."""
     return SEGNNNBody(SEGNN(charge_as_node_scalar=mass_as_node_scalar, **options))
@@ -129,6 +141,7 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
 
 MODELS = {
     "gatr": gatr,
+    "gatr_e3": gatr_e3,
     "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,
@@ -147,6 +160,12 @@ def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
     """One multivector per body, (B, n, 1, 16)."""
     body = embed_scalar(mass[..., None]) + embed_point(position) + embed_translation(velocity)
     return body.unsqueeze(-2)
+
+
+def _embed_apart(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+    """Two multivectors per body, of the types `_TYPES`: (B, n, 2, 16)."""
+    rest = embed_scalar(mass[..., None]) + embed_translation(velocity)
+    return torch.stack([embed_point(position), rest], dim=-2)
 
 
 def _weight_regulariser(out: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ SYNTHETIC = """<p><strong>{some} vessels are synthetic: flashgatr made them, and
 paper's data.</strong> Errors on them cannot be compared with the paper's numbers.</p>"""
 MODELS = {
     "gatr": "GATr",
+    "gatr_e3": "GATr with types",
     "transformer": "Transformer",
     "pointnet2": "PointNet++",
     "gem_cnn": "GEM-CNN",
