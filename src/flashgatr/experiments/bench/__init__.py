@@ -15,6 +15,7 @@ SPEED = (
     "artery-step",
     "artery-ragged",
     "kuka-step",
+    "types-step",
     "scaling",
     "inference-latency",
     "cpu-step",
