@@ -1,4 +1,4 @@
-"""A network that tells left from right by one odd output, and is exactly blind to mirrors otherwise.
+"""A network that tells left from right by one output and is exactly blind to mirrors otherwise.
 
 A molecule here is a centre with four different groups around it, as in a chiral carbon atom. Two
 questions: which of its two mirror forms is it, and how far apart are the groups? The answer to the
@@ -65,7 +65,7 @@ def network():
 
 
 def answers(net, x):
-    """How sure the network is of the form (a logit, either sign), and its estimate of the spread."""
+    """How sure the network is of the form (a logit of either sign), and its estimated spread."""
     mv, s = net(embed_point(x)[:, None])
     return extract_scalar(mv[:, 0, 0])[:, 0], s[:, 0, 0]
 
@@ -122,11 +122,10 @@ def main():
         print(f"  any mirror, float64: {(other + logit).abs().max():.1e}", end=", ")
         print(f"{(same - distance).abs().max():.1e}")
         flat = x.double() * torch.tensor([1.0, 1, 0])
-        print(
-            f"  flat molecules have no form: largest logit {answers(net, flat)[0].abs().max():.1e}"
-        )
-    one = embed_point(x[0].double())[None]
-    worst = assert_equivariant(net, one, parity=(net.config.in_mv_parity, net.config.out_mv_parity))
+        largest = answers(net, flat)[0].abs().max()
+        print(f"  flat molecules have no form: largest logit {largest:.1e}")
+    types = net.config.in_mv_parity, net.config.out_mv_parity
+    worst = assert_equivariant(net, embed_point(x[0])[None], parity=types)
     print(f"  largest error over random motions and mirrors: {worst:.1e}")
     print(f"\nDone in {time.perf_counter() - start:.0f} s.")
 
