@@ -37,6 +37,7 @@ SMALL = dict(num_blocks=2, hidden_mv_channels=4, hidden_s_channels=8, num_heads=
 SMALL_OF = {
     "gatr": SMALL,
     "gatr_e3": SMALL,
+    "gatr_e3_wide": SMALL,
     "transformer": dict(hidden_channels=32, num_blocks=2, num_heads=2),
     "unet": dict(hidden_channels=32, factors=(1, 2, 2)),
 }

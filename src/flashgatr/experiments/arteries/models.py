@@ -37,6 +37,8 @@ from .unconstrained import UnconstrainedGATr
 
 MOST_NEIGHBOURS = 10_000_000
 """Of a mesh of one's own; a published one has about 80,000 pairs."""
+WIDE = 12
+"""Multivector channels of `gatr_e3_wide`."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "gatr": {},
     "gatr_no_scalars": dict(in_s_channels=0, hidden_s_channels=0),
@@ -168,6 +170,16 @@ def gatr_e3(both_signs: bool = False, **options: Any) -> nn.Module:
     return GATrArteries(GATr(preset("arteries", **types, **options)), both_signs=both_signs)
 
 
+def gatr_e3_wide(**options: Any) -> nn.Module:
+    """`gatr_e3` of a width that gives about as many parameters as `gatr` has."""
+    return gatr_e3(**{"hidden_mv_channels": WIDE, **options})
+
+
+def gatr_both_signs(**options: Any) -> nn.Module:
+    """`gatr`, exactly equivariant under mirrors because both signs are averaged."""
+    return _variant({})(both_signs=True, **options)
+
+
 def unconstrained(**options: Any) -> nn.Module:
     """GATr with unconstrained linear maps, and therefore without recentring."""
     return GATrArteries(UnconstrainedGATr(preset("arteries", **{"recenter": False} | options)))
@@ -217,7 +229,9 @@ def _require_few_neighbours(levels: Levels) -> None:
 ON_SURFACES: dict[str, Callable[..., nn.Module]] = {"pointnet2": pointnet2, "gem_cnn": gem_cnn}
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{name: _variant(changes) for name, changes in VARIANTS.items()},
+    "gatr_both_signs": gatr_both_signs,
     "gatr_e3": gatr_e3,
+    "gatr_e3_wide": gatr_e3_wide,
     "gatr_unconstrained": unconstrained,
     "transformer": transformer,
     **ON_SURFACES,

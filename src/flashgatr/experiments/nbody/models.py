@@ -30,6 +30,9 @@ Prediction = tuple[Tensor, Tensor]
 _TYPES = parity("point", "translation")
 """Types of the channels of `gatr_e3`; the mass shares the one of the velocity, as both are even."""
 
+WIDE = 24
+"""Multivector channels of `gatr_e3_wide`."""
+
 
 class GATrNBody(nn.Module):
     def __init__(self, net: GATr) -> None:
@@ -110,7 +113,13 @@ def gatr(**options: Any) -> nn.Module:
 def gatr_e3(**options: Any) -> nn.Module:
     """GATr with types of channels, exactly equivariant under mirrors, too."""
     types = dict(in_mv_parity=_TYPES, out_mv_parity=parity("point"))
-    return GATrNBody(GATr(preset("nbody", in_mv_channels=len(_TYPES), **types, **options)))
+    own = dict(in_mv_channels=len(_TYPES), **types)
+    return GATrNBody(GATr(preset("nbody", **own, **options)))
+
+
+def gatr_e3_wide(**options: Any) -> nn.Module:
+    """`gatr_e3` of a width that gives about as many parameters as `gatr` has."""
+    return gatr_e3(**{"hidden_mv_channels": WIDE, **options})
 
 
 def segnn(mass_as_node_scalar: bool = False, **options: Any) -> nn.Module:
@@ -142,6 +151,7 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
 MODELS = {
     "gatr": gatr,
     "gatr_e3": gatr_e3,
+    "gatr_e3_wide": gatr_e3_wide,
     "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,

@@ -37,6 +37,8 @@ from .offline_rl.learners import LEARNERS
 
 _TIME_WIDTH = 128
 """Sines and cosines of the diffusion step, as in Diffuser."""
+WIDE = 24
+"""Multivector channels of `gatr_e3_wide`."""
 _MARKS = 3
 """Scalars of an item beside the diffusion step: flag, kind of object, clamped or not."""
 
@@ -189,6 +191,11 @@ class TargetDenoiser(nn.Module):
         return frozen()
 
 
+def _wide(**options: Any) -> nn.Module:
+    """A denoiser with types, of a width that gives about as many parameters as without them."""
+    return GATrDenoiser(mirrors=True, **{"hidden_mv_channels": WIDE, **options})
+
+
 def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """A function that builds a denoiser; predict: what its network predicts, see `TARGETS`."""
 
@@ -203,6 +210,7 @@ def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 DENOISERS = {
     "gatr": _builder(GATrDenoiser),
     "gatr_e3": _builder(partial(GATrDenoiser, mirrors=True)),
+    "gatr_e3_wide": _builder(_wide),
     "transformer": _builder(TransformerDenoiser),
     "unet": _builder(UNetDenoiser),
 }

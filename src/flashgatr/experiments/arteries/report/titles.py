@@ -15,6 +15,8 @@ paper's data.</strong> Errors on them cannot be compared with the paper's number
 MODELS = {
     "gatr": "GATr",
     "gatr_e3": "GATr with types",
+    "gatr_e3_wide": "GATr with types, wider",
+    "gatr_both_signs": "GATr, both signs",
     "transformer": "Transformer",
     "pointnet2": "PointNet++",
     "gem_cnn": "GEM-CNN",

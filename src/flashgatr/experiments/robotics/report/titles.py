@@ -15,6 +15,7 @@ the standard error, over seeds if a model has several, and otherwise over scenes
 MODELS = {
     "gatr": "GATr",
     "gatr_e3": "GATr with types",
+    "gatr_e3_wide": "GATr with types, wider",
     "transformer": "Transformer",
     "unet": "U-Net",
     "cql": "CQL",
