@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from .batch import Sets
 from .config import GATrConfig
+from .frame import with_constant
 from .functional import ACTIVATIONS
 from .functional.rotary import rotary_table
 from .kernels import paths
@@ -26,7 +27,7 @@ from .kernels.block_node import MOST_ROWS
 from .kernels.cuda.side_stream import SideStream
 from .kernels.linear import linear
 from .kernels.plan import BlockMaps, BlockPlan, block_plan
-from .kernels.rows import LinearPlan, from_rows, linear_plan, to_rows
+from .kernels.rows import LinearPlan, Types, from_rows, linear_plan, to_rows
 from .kernels.small_sets import SMALL_SAMPLE, enter, leave
 from .kernels.weights import Weights, prepare_together
 from .nn import EquiLinear, GeoMLP, SelfAttention
@@ -139,9 +140,11 @@ class FastBlock:
 class FastLinear:
     """What the fast path keeps for the network's first or last linear map."""
 
-    def __init__(self, inputs: tuple[int, int], outputs: tuple[int, int]) -> None:
-        """inputs, outputs: multivector and scalar channels."""
-        self.plan = linear_plan(inputs[0], outputs[0], inputs[1], outputs[1])
+    def __init__(
+        self, inputs: tuple[int, int], outputs: tuple[int, int], types: Types | None
+    ) -> None:
+        """inputs, outputs: multivector and scalar channels; types: of the multivectors."""
+        self.plan = linear_plan(inputs[0], outputs[0], inputs[1], outputs[1], types=types)
         self.weights = Weights()
 
     def run(self, x: Tensor, layer: EquiLinear) -> Tensor:
@@ -159,15 +162,17 @@ class FastPath:
         self.blocks = [FastBlock(block) for block in blocks if isinstance(block, GATrBlock)]
         hidden = config.hidden_mv_channels, config.hidden_s_channels
         outer = config.first_mv_channels, config.in_s_channels
-        self._first = FastLinear(outer, hidden)
-        self._last = FastLinear(hidden, (config.out_mv_channels, config.out_s_channels))
+        first = last = None
+        if config.first_parity and config.hidden_parity and config.out_mv_parity is not None:
+            first = config.first_parity, config.hidden_parity
+            last = config.hidden_parity, config.out_mv_parity
+        self._first = FastLinear(outer, hidden, first)
+        self._last = FastLinear(hidden, (config.out_mv_channels, config.out_s_channels), last)
 
     def obstacle(
         self, mv: Tensor, linear_in: nn.Module, blocks: nn.ModuleList, linear_out: nn.Module
     ) -> str | None:
         """Why the kernels cannot run these modules on this input; None if they can."""
-        if self.config.is_typed:
-            return "the fused kernels have no types of channels (in_mv_parity)"
         if blocks.training and self.config.dropout:
             return "the fused kernels have no dropout"
         if len(self.blocks) != len(blocks):
@@ -212,6 +217,8 @@ class FastPath:
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
         contexts = self._contexts(around, dtype)
+        if c.is_typed:
+            mv = with_constant(mv)
         if memories is not None:
             contexts = [contexts[0]._replace(memory=memory) for memory in memories]
         x = self._run_rows(to_rows(mv, s), contexts, linear_in, linear_out)
@@ -241,7 +248,7 @@ class FastPath:
             mv.is_cuda
             and sets.is_plain
             and sets.axes == 1
-            and 0 < mv.shape[-3] * c.in_mv_channels <= SMALL_SAMPLE
+            and 0 < mv.shape[-3] * c.first_mv_channels <= SMALL_SAMPLE
             and c.out_mv_channels > 0
             and mv.dtype == torch.float32
             and c.recenter
@@ -253,12 +260,15 @@ class FastPath:
     def run_with_ends(
         self, mv: Tensor, s: Tensor, sets: Sets, linear_in: EquiLinear, linear_out: EquiLinear
     ) -> tuple[Tensor, Tensor]:
-        """The whole network including its frames, with join reference "data"; see `takes_ends`."""
+        """The whole network with its frames; joins have reference "data", or types need none."""
         c, shape = self.config, sets.shape
         samples = math.prod(shape[:-1])  # reshape cannot infer it if there are no scalars
         mv, s = mv.reshape(samples, *mv.shape[-3:]), s.reshape(samples, *s.shape[-2:])
-        rows, center, mean = enter(mv, s)
-        reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
+        rows, center, mean = enter(with_constant(mv) if c.is_typed else mv, s)
+        if c.is_typed:
+            reference = mv.new_ones(samples * mv.shape[1])
+        else:
+            reference = mean[:, None].expand(mv.shape[:2]).reshape(-1)
         rotary = _rotary(self.blocks[0].plan, sets, None, mv.device, mv.dtype)
         context = RowContext(reference, None, rotary, sets, None, c.recomputed_half)
         rows = self._run_rows(rows, [context], linear_in, linear_out)
@@ -328,12 +338,12 @@ def _rotary(
 
 def parameters_of(layer: EquiLinear) -> list[Tensor]:
     """The non-empty parameters of a linear map, in the order of `LinearWeights`."""
-    return [p for p in layer.weights if p is not None and p.numel()]
+    return [p for p in layer.stored if p is not None and p.numel()]
 
 
 def _first_outputs(layer: EquiLinear, mv: int, s: int) -> list[Tensor]:
     """`parameters_of` a map to the first `mv` multivector and `s` scalar channels of its output."""
-    weight, s2mv, mv2s, s2s, bias_mv, bias_s = layer.weights
+    weight, s2mv, mv2s, s2s, bias_mv, bias_s = layer.stored
     every = (weight, mv), (s2mv, mv), (mv2s, s), (s2s, s), (bias_mv, mv), (bias_s, s)
     return [p[:n] for p, n in every if p is not None and p[:n].numel()]
 
@@ -356,7 +366,16 @@ def plan_of(block: GATrBlock) -> BlockPlan:
         block.norm.epsilon,
         attention.attention.epsilon,
         attention.rotary_base or 0.0,
+        reinsert_types=_reinsert_types(block),
     )
+
+
+def _reinsert_types(block: GATrBlock) -> str | None:
+    """Types of the channels that are re-inserted into a block; None in a block without types."""
+    if not block.mlp.gate.is_typed:
+        return None
+    reinsert = block.attention.reinsert
+    return "" if reinsert is None or reinsert.types is None else reinsert.types[0]
 
 
 def _inside(module: nn.Module) -> list[nn.Module]:
@@ -384,6 +403,8 @@ def _misfit(layer: EquiLinear, plan: LinearPlan) -> str | None:
             f"a linear map was replaced by one of other widths: expected {plan.in_mv} mv + "
             f"{plan.in_s} s -> {plan.out_mv} mv + {plan.out_s} s, got {layer.extra_repr()}"
         )
+    if layer.types != plan.types:
+        return f"a linear map was replaced by one of other types: {layer.types}, not {plan.types}"
     has_bias = layer.bias_mv is not None or layer.bias_s is not None
     if has_bias != (plan.bias and plan.out_mv + plan.out_s > 0):
         return f"a linear map was replaced by one {'with' if has_bias else 'without'} a bias"

@@ -13,6 +13,7 @@ VARIANTS = {
     "reinsert multi-head": dict(REINSERT, multi_query=False),
     "blind": dict(distance_aware=False, attention_width=1),
     "length scale": dict(length_scale=3.0, checkpoint=True),
+    "types": dict(in_mv_parity="oo", out_mv_parity="oe", reinsert_mv_channels=(0,)),
     "no recentring": dict(recenter=False, checkpoint="attention"),
 }
 

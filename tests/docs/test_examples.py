@@ -29,6 +29,18 @@ def test_view_writes_a_picture(tmp_path):
     assert (tmp_path / "view.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_chirality_is_exact_before_it_is_trained(tmp_path):
+    output = run("chirality.py", "--steps", "2", cwd=tmp_path)
+    assert "every logit changes its sign, no distance changes, bit for bit" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_chirality_is_learned_within_400_steps(tmp_path, seed):
+    output = run("chirality.py", "--seed", str(seed), cwd=tmp_path)
+    assert float(output.split("told correctly: ")[1].split("%")[0]) > 99
+
+
 def force_error(output):
     """The last error that examples/energy.py prints, relative to that of zero forces."""
     return float(output.splitlines()[-1].split("error ")[1].split()[0])

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from typer.testing import CliRunner
 
 from flashgatr import GATr
+from flashgatr.config import PRESETS
 from flashgatr.experiments import bench, cli, results
 from flashgatr.experiments.bench import (
     artery_ragged,
@@ -25,6 +26,7 @@ from flashgatr.experiments.bench import (
     page,
     scaling,
     timing,
+    types_step,
     workload,
 )
 from flashgatr.experiments.bench.cpu import packed_sets
@@ -163,6 +165,18 @@ def test_axial_networks_are_measured_in_both_modes(model, mode):
     make = partial(kuka_step.MODELS[model], CPU)
     found = kuka_step.measure(make, mode, (1, 3, 2), graph=False, compiled=False)
     assert found.metrics["time"] > 0
+
+
+@pytest.mark.parametrize("network", types_step.NETWORKS)
+def test_steps_with_types_are_measured_beside_steps_without(network, monkeypatch):
+    monkeypatch.setattr(types_step, "FEWER_VERTICES", 20)
+    small = dict(num_blocks=1, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
+    for name in PRESETS:
+        monkeypatch.setitem(PRESETS, name, {**PRESETS[name], **small})
+    monkeypatch.setattr(types_step, "REPEATS", 1)
+    without, with_types = types_step.measure(network, CPU, graph=False)
+    ratio = with_types.metrics["time"] / without.metrics["time"]
+    assert with_types.metrics["ratio"] == pytest.approx(ratio)
 
 
 def test_the_faster_mode_of_a_size_counts(here, monkeypatch):

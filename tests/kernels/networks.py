@@ -9,7 +9,7 @@ import contextlib
 import torch
 
 from flashgatr import GATr
-from flashgatr.algebra import BLADES
+from flashgatr.algebra import BLADES, E123
 from flashgatr.kernels.paths import plain_kernels
 from flashgatr.nn import EquiLinear
 
@@ -20,6 +20,7 @@ OPTIONS = dict(
 NO_SCALARS = dict(in_s_channels=0, out_s_channels=0, hidden_s_channels=0)
 ODD = dict(in_mv_channels=3, hidden_mv_channels=3, hidden_s_channels=5, num_heads=3)
 REINSERT = dict(reinsert_mv_channels=(1,), reinsert_s_channels=(0,))
+TYPED = dict(in_mv_parity="oe", out_mv_parity="o")
 VARIANTS = {
     "default": {},
     "multi-head": dict(multi_query=False),
@@ -70,6 +71,17 @@ VARIANTS = {
     "rotary reinsert": dict(REINSERT, rotary=True, distance_aware=False, rotary_base=50.0),
     "rotary odd channels": dict(ODD, rotary=True, num_heads=1, learned_weights="all"),
     "rotary checkpoint": dict(rotary=True, checkpoint=True),
+    "types": TYPED,
+    "types multi-head": dict(TYPED, **REINSERT, multi_query=False, learned_weights="all"),
+    "types, three channels per head": dict(TYPED, hidden_mv_channels=6, attention_width=1),
+    "types, reinsert s": dict(TYPED, reinsert_s_channels=(0,), activation="sigmoid"),
+    "types blind": dict(TYPED, **REINSERT, distance_aware=False, activation="relu"),
+    "types no scalars": dict(TYPED, **NO_SCALARS, length_scale=3.0),
+    "types, scalars in alone": dict(
+        in_mv_channels=0, in_s_channels=3, in_mv_parity="", out_mv_parity="o"
+    ),
+    "types, scalars out alone": dict(out_mv_channels=0, in_mv_parity="oe", out_mv_parity=""),
+    "types rotary checkpoint": dict(TYPED, rotary=True, checkpoint="mlp"),
 }
 MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
 
@@ -85,6 +97,9 @@ def make_net(cls=GATr, dtype=torch.float64, **options):
 def make_data(net, *items, dtype=torch.float64):
     c = net.config
     mv = torch.randn(*items, c.in_mv_channels, BLADES, dtype=dtype)
+    for channel, letter in enumerate(c.in_mv_parity or ""):
+        if letter == "e":  # a network warns of even channels that seem to hold points
+            mv[..., channel, E123] = 0
     return mv.requires_grad_(), torch.randn(*items, c.in_s_channels, dtype=dtype).requires_grad_()
 
 

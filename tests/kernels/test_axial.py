@@ -13,6 +13,7 @@ from flashgatr.shortcuts import DIRECT_CALLS
 from .networks import (
     MASK,
     REINSERT,
+    TYPED,
     additive,
     assert_equal,
     assert_fused_is_plain,
@@ -36,6 +37,7 @@ OPTIONS = {
     "rotary objects": dict(rotary=(False, True), **REINSERT),
     "rotary": dict(rotary=(True, True), learned_weights="all", checkpoint=True),
 }
+TYPES = dict(TYPED, **REINSERT, rotary=(True, False), multi_query=False)
 GIVEN = {
     "": lambda: {},
     "padded": lambda: dict(mask=boolean(2, 3, 4)),
@@ -58,9 +60,11 @@ def test_axial_networks_equal_their_plain_layers(name, given):
     [(40, 3), (3, 40), (1, 99), (99, 1), (0, 3), (3, 0), (1, 1), (2, 40, 3), (2, 35, 36),
      (2, 2, 7, 4)],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["default", "rotary times"])
-def test_axial_sets_of_every_size_equal_the_plain_layers(name, shape):
-    net = make_net(AxialGATr, **OPTIONS[name])
+@pytest.mark.parametrize(
+    "options", [{}, OPTIONS["rotary times"], TYPES], ids=["", "rotary", "types"]
+)
+def test_axial_sets_of_every_size_equal_the_plain_layers(options, shape):
+    net = make_net(AxialGATr, **options)
     assert_fused_is_plain(net, *make_data(net, *shape))
 
 

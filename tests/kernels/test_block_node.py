@@ -29,7 +29,7 @@ def _nodes(result):
     return sum("BlockNode" in type(node).__name__ for node in seen)
 
 
-@pytest.mark.parametrize("name", ["default", "rotary multi-head", "reinsert mv and s multi-head"])
+@pytest.mark.parametrize("name", ["default", "rotary multi-head", "types multi-head"])
 @pytest.mark.parametrize("shape", [(7, 5), (70, 4), (20, 16)], ids=str)
 def test_a_block_on_small_sets_is_one_node_and_gives_the_same_bits(name, shape, monkeypatch):
     net = make_net(dtype=torch.float32, **VARIANTS[name])

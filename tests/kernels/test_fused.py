@@ -146,7 +146,7 @@ def test_one_output_alone_can_be_differentiated(kind):
 
 @pytest.mark.parametrize("items", [5, 40])
 @pytest.mark.parametrize(
-    "name", ["default", "reinsert mv and s multi-head", "odd channels", "rotary"]
+    "name", ["default", "reinsert mv and s multi-head", "odd channels", "rotary", "types"]
 )
 def test_float32_rounds_at_most_twice_as_much_as_the_plain_layers(name, items):
     """Compare the largest errors of all outputs, and of the whole gradient.
@@ -224,6 +224,8 @@ def _force_matching(net, mv, s, **given):
         ("always clamped", (2, 4), {}),
         ("rotary", (2, 4), {}),
         ("rotary multi-head", (40,), {}),
+        ("types multi-head", (2, 4), {}),
+        ("types rotary checkpoint", (2, 4), {}),
         ("rotary odd channels", (7,), dict(offsets=torch.tensor([0, 3, 7]))),
         ("default", (3, 5), dict(mask=MASK)),
         ("default", (7,), dict(offsets=torch.tensor([0, 3, 7]))),

@@ -25,6 +25,8 @@ variants = (
     dict(laws.ODD, distance_aware=False, activation="sigmoid"),
     dict(laws.NO_SCALARS, activation="relu"),
     dict(laws.REINSERT, rotary=True, learned_weights="all", hidden_s_channels=10),
+    dict(laws.TYPED, **laws.REINSERT, multi_query=False),
+    dict(laws.TYPED, **laws.NO_SCALARS, hidden_mv_channels=6, attention_width=1),
 )
 for options in variants:
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ from flashgatr.kernels import rows
 from flashgatr.kernels.codegen import sums
 from flashgatr.kernels.linear import linear
 from flashgatr.kernels.weights import Weights
+from flashgatr.nn import EquiLinear
 
 from .networks import make_layer
 
@@ -72,6 +73,33 @@ def test_an_inverse_table_is_the_transpose_of_the_dense_one(sizes, bias):
     found = torch.where(table >= 0, outer.flatten()[table.clamp(min=0)], 0).sum(1)
     found = found * rows.parameter_factors(plan)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)  # the factors are float32
+
+
+@pytest.mark.parametrize("sizes", [(5, 4, 3, 2), (40, 37, 5, 3), (3, 40, 0, 0), (0, 2, 3, 0)])
+def test_a_map_with_types_is_the_masked_layer(sizes):
+    """The table of CUDA and the C kernels; parameters between unlike types get no gradient."""
+    types = tuple(("oe" * 20 + "eeo")[:n] for n in sizes[:2])
+    layer = EquiLinear(*sizes, in_parity=types[0], out_parity=types[1]).double()
+    with torch.no_grad():
+        for p in layer.parameters():
+            p.normal_()
+    plan, parameters = rows.linear_plan(*sizes, types=types), parameters_of(layer)
+    mv = torch.randn(7, sizes[0], BLADES, dtype=torch.float64, requires_grad=True)
+    s = torch.randn(7, sizes[2], dtype=torch.float64, requires_grad=True)
+    x, expected = rows.to_rows(mv, s), rows.to_rows(*layer(mv, s))
+    matrix = _gathered(rows.dense_table(plan), _theta(layer))
+    torch.testing.assert_close(x @ matrix[:-1] + matrix[-1], expected, rtol=1e-13, atol=1e-12)
+    (prepared,) = Weights().get(parameters, plan, torch.float64)
+    found = linear(x, prepared, parameters, plan)
+    torch.testing.assert_close(found, expected, rtol=1e-13, atol=1e-12)
+    outer, leaves = torch.randn_like(expected), [mv, s, *parameters]
+    options = dict(allow_unused=True, materialize_grads=True)
+    gradients = [torch.autograd.grad(x, leaves, outer, **options) for x in (found, expected)]
+    for x, y in zip(*gradients, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+        assert torch.equal(x == 0, y == 0)
+    nowhere = (rows.inverse_table(plan) < 0).all(1)
+    assert nowhere.sum() == layer.unused_parameters
 
 
 @pytest.mark.parametrize("sizes", SIZES)

@@ -36,6 +36,8 @@ from flashgatr.experiments.robotics.sampling import (
 SMALL = dict(num_blocks=2, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
 SMALL_OF = {
     "gatr": SMALL,
+    "gatr_e3": SMALL,
+    "gatr_e3_wide": SMALL,
     "transformer": dict(hidden_channels=32, num_blocks=2, num_heads=2),
     "unet": dict(hidden_channels=32, factors=(1, 2, 2)),
 }
@@ -88,6 +90,27 @@ def test_gatr_turns_with_the_scene(dtype, tolerance):
     assert rotation_error(model, "vertical", dtype) < tolerance
 
 
+def mirror_error(model):
+    """As `rotation_error`, for a mirror in a random plane through the base, or a vertical one."""
+    x, t, clamp = inputs()
+    turn = rotation("vertical" if getattr(model, "gravity", True) else "SO(3)")
+
+    def reflected(x):
+        return normalised.rotated(normalised.mirrored(x), turn)
+
+    with torch.no_grad():
+        found, expected = model(reflected(x), t, clamp), reflected(model(x, t, clamp))
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+@pytest.mark.parametrize("options", [{}, dict(gravity=True), dict(predict="clean")], ids=str)
+def test_gatr_with_types_turns_and_mirrors_with_the_scene(options):
+    assert mirror_error(make("gatr_e3", **options)) < 1e-10
+    assert mirror_error(make("gatr", **options)) > 1e-3
+    kind = "SO(3)" if not options.get("gravity") else "vertical"
+    assert rotation_error(make("gatr_e3", **options), kind) < 1e-10
+
+
 def test_what_is_no_symmetry():
     """Gravity tells up from sideways; a point changes its sign in a mirror; others know no frame.
 
@@ -99,7 +122,7 @@ def test_what_is_no_symmetry():
     assert rotation_error(make("unet"), "vertical") > 1e-2
 
 
-@pytest.mark.parametrize("name", ["gatr", "transformer"])
+@pytest.mark.parametrize("name", ["gatr", "gatr_e3", "transformer"])
 def test_blocks_are_interchangeable(name):
     model = make(name)
     x, t, clamp = inputs()

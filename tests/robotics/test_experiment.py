@@ -22,7 +22,9 @@ def results_of(run):
 @needs_physics
 def test_a_run_has_errors_and_rewards(trained):
     found = results_of(trained)
-    assert list(found) == ["plan_mujoco", "plan_mujoco_turned", "test", "test_turned"]
+    assert list(found) == [
+        "plan_mujoco", "plan_mujoco_turned", "test", "test_turned", "test_mirrored"
+    ]  # fmt: skip
     plan = found["plan_mujoco"]
     assert 0 <= plan["strict"] <= plan["reward"] <= 100
     assert (plan["engine"], plan["scenes"], plan["scene_set"]) == ("mujoco", 1, "validation")
@@ -55,7 +57,7 @@ def test_without_an_engine_a_run_has_errors_only(model, demonstrations, tmp_path
     }[model]
     own = [f"model.options.{x}" for x in small]
     train(demonstrations, tmp_path / "run", *own, model=model)
-    assert list(results_of(tmp_path / "run")) == ["test", "test_turned"]
+    assert list(results_of(tmp_path / "run")) == ["test", "test_turned", "test_mirrored"]
 
 
 def test_an_engine_that_is_missing_is_said_before_training(demonstrations, tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr.experiments.robotics import layouts
+from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.layouts import Blocks
 from flashgatr.experiments.robotics.normalised import Scale
 from flashgatr.experiments.robotics.world import kinematics, rotations, scenes
@@ -119,6 +119,17 @@ def test_the_scale_commutes_with_rotations():
 
     scale, flat = Scale(), layouts.to_geometric(path())
     assert np.allclose(scale.normalize(turned(flat)), turned(scale.normalize(flat)))
+
+
+def test_a_mirrored_world_is_that_of_the_networks():
+    """Joints and frames of the mirrored arm are those that kinematics gives."""
+    state = scenes.scenes("test", 5, setting=scenes.Setting(random_yaw=True, turned=True))
+    state[:, :7] += np.linspace(-0.5, 0.5, 7)
+    expected = normalised.mirrored(torch.from_numpy(layouts.to_geometric(state)))
+    found = torch.from_numpy(layouts.to_geometric(layouts.mirrored(state)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert np.allclose(layouts.mirrored(layouts.mirrored(state)), state)
+    assert abs(layouts.mirrored(state) - state).max() > 0.1
 
 
 def test_a_turned_world_is_the_world_seen_from_elsewhere():

@@ -43,3 +43,25 @@ def scene(name="multi_query", dtype=torch.float64, items=6):
         embed_point(position), embed_plane(normal, position), embed_translation(velocity),
     )  # fmt: skip
     return torch.stack(channels, dim=-2).to(dtype), random(2).to(dtype)
+
+
+def changed(net):
+    """The network with large random parameters where there are some, as after training."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for p in net.parameters():
+            p.add_(0.2 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+    return net
+
+
+def masked_entries(layer):
+    """Parameters with the places that connect unlike types."""
+    odd_in, odd_out = (torch.tensor([x == "o" for x in types]) for types in layer.types)
+    places = [
+        (layer.weight, odd_out[:, None] != odd_in),
+        (layer.s2mv, odd_out),
+        (layer.bias_mv, odd_out),
+    ]
+    if layer.mv2s is not None:
+        places.append((layer.mv2s, odd_in.expand_as(layer.mv2s)))
+    return [(parameter, where) for parameter, where in places if parameter is not None]

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from flashgatr import GATr, GATrConfig, embed_point, extract_point, versors
+from flashgatr.kernels.cpu import library as c_kernels
+from flashgatr.kernels.paths import plain_kernels
 from flashgatr.nn import EquiLinear
 from flashgatr.testing import (
     assert_equivariant,
@@ -14,24 +16,27 @@ from flashgatr.testing import (
     point_equivariance_error,
 )
 
-from .networks import SMALL, VARIANTS, network, scene
+from .networks import SMALL, VARIANTS, changed, masked_entries, network, scene
 
 TYPES = ("oee", "oeo")
 KINDS = ("reflection", "E(3)", "SE(3)")
 
 
-def changed(net):
-    """The network with large random parameters where there are some, as after training."""
-    generator = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for p in net.parameters():
-            p.add_(0.2 * torch.randn(p.shape, generator=generator, dtype=p.dtype))
-    return net
+@pytest.fixture(params=["fused", "plain"])
+def path(request):
+    """Run the test with the fused kernels and with the plain layers."""
+    if request.param == "plain":
+        with plain_kernels():
+            yield
+    elif c_kernels.library() is None:
+        pytest.skip("no C compiler")
+    else:
+        yield
 
 
 @pytest.mark.parametrize("group", KINDS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_networks_with_types_are_equivariant_under_all_of_e3(name, group):
+def test_networks_with_types_are_equivariant_under_all_of_e3(name, group, path):
     assert_equivariant(changed(network(name)), *scene(name), group=group, parity=TYPES)
 
 
@@ -82,7 +87,7 @@ def test_from_points_to_points_under_mirrors():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_mirror_of_an_axis_changes_signs_only(name, dtype):
+def test_the_mirror_of_an_axis_changes_signs_only(name, dtype, path):
     """x → -x is exact: outputs are equal bit for bit."""
     net, (mv, s) = changed(network(name)).to(dtype), scene(name, dtype)
     mirror = torch.zeros(16, dtype=dtype)
@@ -94,20 +99,7 @@ def test_the_mirror_of_an_axis_changes_signs_only(name, dtype):
     assert out.abs().amin((0, 1)).isfinite().all()
 
 
-def masked_entries(layer):
-    """Parameters with the places that connect unlike types."""
-    odd_in, odd_out = (torch.tensor([x == "o" for x in types]) for types in layer.types)
-    places = [
-        (layer.weight, odd_out[:, None] != odd_in),
-        (layer.s2mv, odd_out),
-        (layer.bias_mv, odd_out),
-    ]
-    if layer.mv2s is not None:
-        places.append((layer.mv2s, odd_in.expand_as(layer.mv2s)))
-    return [(parameter, where) for parameter, where in places if parameter is not None]
-
-
-def test_masked_parameters_are_zero_and_stay_zero():
+def test_masked_parameters_are_zero_and_stay_zero(path):
     net, (mv, s) = network("reinserted"), scene()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
     layers = [layer for layer in net.modules() if isinstance(layer, EquiLinear)]

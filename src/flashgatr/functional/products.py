@@ -31,6 +31,11 @@ from ..precision import at_least_float32
 _FORMS: dict[str, tuple[Term, ...]] = {"product": PGA.product_terms, "join": PGA.join_terms}
 
 
+PRODUCTS = ("ee", "oe", "oo", "eo")
+"""Types of the two factors of products, in networks with types of channels."""
+_JOINS = ("oo", "oe", "ee", "eo")
+
+
 def _reslot(terms: tuple[Term, ...], slot: int) -> tuple[Term, ...]:
     """The terms (out, a, b, sign) by which the other two slots give this one."""
     orders = {0: (1, 2, 0), 1: (2, 1, 0), 2: (0, 1, 2)}  # positions of (out, a, b) in (k, i, j)
@@ -60,6 +65,20 @@ def bilinear(projected: Tensor, reference: Tensor) -> Tensor:
     left, right, join_left, join_right = at_least_float32(projected).chunk(4, dim=-2)
     joined = reference[..., None, None] * join(join_left, join_right)
     return torch.cat([product(left, right), joined], dim=-2)
+
+
+def factor_types(channels: int) -> tuple[str, str]:
+    """Types of the four groups of `bilinear`, and of the products and joins that they give.
+
+    A product multiplies types; a join also changes them. Channel by channel, the four combinations
+    take turns.
+    """
+    products, joins = (
+        [pattern[c % len(pattern)] for c in range(channels)] for pattern in (PRODUCTS, _JOINS)
+    )
+    factors = [pair[side] for pairs in (products, joins) for side in (0, 1) for pair in pairs]
+    results = ["eo"[p[0] != p[1]] for p in products] + ["oe"[p[0] != p[1]] for p in joins]
+    return "".join(factors), "".join(results)
 
 
 def _apply(x: Tensor, y: Tensor, form: str) -> Tensor:

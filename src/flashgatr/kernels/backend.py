@@ -36,7 +36,8 @@ class Backend(Protocol):
 
     `ready` and `always` concern TF32 and are ignored on CPUs. With `ready`, rows and weights are
     already rounded to TF32. With `always=False`, `norm_backward`'s second output is empty if it
-    equals the first.
+    equals the first. `gates`: how many multivectors have gates of their own, all or the first half;
+    the second half then takes those of the first.
     """
 
     SMALL_SET: int
@@ -98,9 +99,9 @@ class Backend(Protocol):
         self, p: Tensor, y: Tensor, reference: Tensor, g: Tensor, sizes: Sizes,
         needs_reference: bool,
     ) -> tuple[Tensor, Tensor, Tensor]: ...  # fmt: skip
-    def gate(self, x: Tensor, sizes: Sizes, activation: int) -> Tensor: ...
+    def gate(self, x: Tensor, sizes: Sizes, gates: int, activation: int) -> Tensor: ...
     def gate_backward(
-        self, x: Tensor, g: Tensor, sizes: Sizes, activation: int
+        self, x: Tensor, g: Tensor, sizes: Sizes, gates: int, activation: int
     ) -> tuple[Tensor, Tensor]: ...
     def add_scalars(self, y: Tensor, x: Tensor, count: int) -> None: ...
 
@@ -125,22 +126,26 @@ def linear_plans(plan: BlockPlan, device: str) -> BlockMaps[LinearPlan]:
     """The linear maps of a block, between the columns that the device's backend chooses."""
     be, heads, c, s = BACKENDS[device], plan.heads, plan.mv, plan.s
     total = heads.total
-    reinsert = None
+    types, reinsert = plan.types, None
     if plan.reinsert_mv or plan.reinsert_s:
         reinsert = linear_plan(
             plan.reinsert_mv, plan.reached * heads.mv, plan.reinsert_s, plan.reached * heads.s,
             bias=False, outputs=be.reinsert_columns(heads, plan.reinsert_values),
+            types=types.reinsert,
         )  # fmt: skip
     return BlockMaps(
         output=linear_plan(
-            heads.queries * heads.mv, c, heads.queries * heads.s, s, inputs=be.output_columns(heads)
+            heads.queries * heads.mv, c, heads.queries * heads.s, s,
+            inputs=be.output_columns(heads), types=types.output,
         ),
-        qkv=linear_plan(c, total * heads.mv, s, total * heads.s, outputs=be.qkv_columns(heads)),
-        inputs=linear_plan(c, 4 * c, s, 0, outputs=be.bilinear_columns(c)),
-        wide=linear_plan(2 * c, 2 * c, s, 2 * s),
-        last=linear_plan(2 * c, c, 2 * s, s),
+        qkv=linear_plan(
+            c, total * heads.mv, s, total * heads.s, outputs=be.qkv_columns(heads), types=types.qkv
+        ),
+        inputs=linear_plan(c, 4 * c, s, 0, outputs=be.bilinear_columns(c), types=types.inputs),
+        wide=linear_plan(2 * c, 2 * c, s, 2 * s, types=types.wide),
+        last=linear_plan(2 * c, c, 2 * s, s, types=types.last),
         reinsert=reinsert,
-    )
+    )  # fmt: skip
 
 
 @traced_as_constant

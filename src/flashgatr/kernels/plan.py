@@ -15,7 +15,9 @@ from torch import Tensor
 
 from ..algebra import BLADES
 from ..functional.features import attention_scale, features_per_channel
-from .rows import ALIGN, LinearPlan, linear_plan
+from ..functional.linear import halves
+from ..functional.products import factor_types
+from .rows import ALIGN, LinearPlan, Types, linear_plan
 
 T = TypeVar("T")
 
@@ -101,6 +103,8 @@ class BlockPlan:
     distance_epsilon: float
     rotary_base: float
     """Of the rotary positions; 0 without them."""
+    reinsert_types: str | None = None
+    """Types of the re-inserted multivector channels; None in a block without types."""
     text: str = field(init=False, repr=False)
     sizes: Sizes = field(init=False, repr=False)
     wide: Sizes = field(init=False, repr=False)
@@ -112,7 +116,7 @@ class BlockPlan:
     def __post_init__(self) -> None:
         head = self.head_mv, self.head_s, self.distance_aware
         made = dict(
-            text=" ".join(["block", *(str(x + 0) for x in self._fields())]),  # booleans as 0 and 1
+            text=self._as_text(),
             sizes=Sizes(self.mv, self.s),
             wide=Sizes(2 * self.mv, 2 * self.s),
             heads=HeadLayout(self.queries, self.keys, *head),
@@ -122,6 +126,31 @@ class BlockPlan:
             object.__setattr__(self, name, value)
 
     @property
+    def is_typed(self) -> bool:
+        return self.reinsert_types is not None
+
+    @property
+    def gates(self) -> int:
+        """Channels inside the MLP with gates of their own; odd ones take those of even ones."""
+        return self.mv if self.is_typed else self.wide.mv
+
+    @property
+    def types(self) -> BlockMaps[Types | None]:
+        """Types of the channels of each map."""
+        if self.reinsert_types is None:
+            return BlockMaps(None, None, None, None, None)
+        hidden, wide, head = halves(self.mv), halves(self.wide.mv), halves(self.head_mv)
+        factors, results = factor_types(self.mv)
+        return BlockMaps(
+            output=(head * self.queries, hidden),
+            qkv=(hidden, head * self.heads.total),
+            inputs=(hidden, factors),
+            wide=(results, wide),
+            last=(wide, hidden),
+            reinsert=(self.reinsert_types, head * self.reached),
+        )
+
+    @property
     def reached(self) -> int:
         """Heads to which re-inserted channels are added: queries, keys, perhaps values."""
         return self.queries + self.keys * (1 + self.reinsert_values)
@@ -129,14 +158,17 @@ class BlockPlan:
     @property
     def of_queries(self) -> BlockPlan:
         """The plan of the same block for items that compute no keys and values of their own."""
-        return block_plan(*(0 if n == "keys" else getattr(self, n) for n in _FIELDS))
+        numbers = (0 if n == "keys" else getattr(self, n) for n in _FIELDS)
+        return block_plan(*numbers, reinsert_types=self.reinsert_types)
 
-    def _fields(self) -> tuple[float, ...]:
-        return tuple(getattr(self, name) for name in _FIELDS)
+    def _as_text(self) -> str:
+        numbers = [str(getattr(self, name) + 0) for name in _FIELDS]  # booleans as 0 and 1
+        types = [] if self.reinsert_types is None else [_TYPES + self.reinsert_types]
+        return " ".join(["block", *numbers, *types])
 
-    def __reduce__(self) -> tuple[object, tuple[float, ...]]:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
         """Copying and unpickling give the same object."""
-        return block_plan, self._fields()
+        return read_plan, (self.text,)
 
 
 _FIELDS = (
@@ -144,18 +176,19 @@ _FIELDS = (
     "reinsert_mv", "reinsert_s", "reinsert_values", "norm_epsilon", "distance_epsilon",
     "rotary_base",
 )  # fmt: skip
+_TYPES = "types:"
 _REALS = ("norm_epsilon", "distance_epsilon", "rotary_base")
 
 
 @functools.lru_cache(maxsize=1024)
-def block_plan(*values: float) -> BlockPlan:
+def block_plan(*values: float, reinsert_types: str | None = None) -> BlockPlan:
     """The plan with these values, in the order of `BlockPlan`'s fields."""
     given: dict[str, Any] = dict(zip(_FIELDS, values, strict=True))
     for name in _FIELDS:
         given[name] = (float if name in _REALS else int)(given[name])
     given["distance_aware"] = bool(given["distance_aware"])
     given["reinsert_values"] = bool(given["reinsert_values"])
-    return BlockPlan(**given)
+    return BlockPlan(**given, reinsert_types=reinsert_types)
 
 
 Plan = BlockPlan | LinearPlan
@@ -166,9 +199,13 @@ def read_plan(text: str) -> Plan:
     """The plan of this text: the inverse of `BlockPlan.text` and `LinearPlan.text`."""
     kind, *values = text.split()
     if kind == "block":
-        return block_plan(*map(float, values))
-    in_mv, out_mv, in_s, out_s = map(int, values)
-    return linear_plan(in_mv, out_mv, in_s, out_s)
+        types = values.pop().removeprefix(_TYPES) if len(values) > len(_FIELDS) else None
+        return block_plan(*map(float, values), reinsert_types=types)
+    in_mv, out_mv, in_s, out_s = map(int, values[:4])
+    if len(values) == 4:
+        return linear_plan(in_mv, out_mv, in_s, out_s)
+    types_in, types_out = values[4].split(">")
+    return linear_plan(in_mv, out_mv, in_s, out_s, types=(types_in, types_out))
 
 
 class BlockMaps(NamedTuple, Generic[T]):

@@ -105,7 +105,10 @@ def _linear(
         for shape, size in zip(shapes, plan.sizes, strict=True)
     ]
     weight = mv.new_zeros(shapes[0]) if given[0] is None else given[0]
-    return functional.linear(mv, s, LinearWeights(weight, *given[1:]), s_out)
+    weights = LinearWeights(weight, *given[1:])
+    if plan.types is not None:
+        weights = functional.masked(weights, *plan.types)
+    return functional.linear(mv, s, weights, s_out)
 
 
 def norm_gradient(
@@ -158,11 +161,15 @@ def qkv(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of normalised rows, in the layout of the kernels."""
     heads, total = plan.heads, plan.heads.total
-    map_ = linear_plan(plan.mv, total * heads.mv, plan.s, total * heads.s)
+    types = plan.types
+    map_ = linear_plan(plan.mv, total * heads.mv, plan.s, total * heads.s, types=types.qkv)
     mv, s = _linear(*_split(y, plan.sizes), parameters, map_)
     if extra is not None:
         sizes, reached = Sizes(plan.reinsert_mv, plan.reinsert_s), plan.reached
-        map_ = linear_plan(sizes.mv, reached * heads.mv, sizes.s, reached * heads.s, bias=False)
+        map_ = linear_plan(
+            sizes.mv, reached * heads.mv, sizes.s, reached * heads.s, bias=False,
+            types=types.reinsert,
+        )  # fmt: skip
         more_mv, more_s = _linear(*_split(extra, sizes), extra_parameters, map_)
         mv = mv + F.pad(more_mv, (0, 0, 0, mv.shape[1] - more_mv.shape[1]))
         s = s + F.pad(more_s, (0, s.shape[1] - more_s.shape[1]))
@@ -218,12 +225,13 @@ def mlp(
     y: Tensor, reference: Tensor, parameters: Sequence[Sequence[Tensor]], plan: BlockPlan
 ) -> Tensor:
     """The geometric MLP of normalised rows."""
-    c, s_channels = plan.mv, plan.s
+    c, s_channels, types = plan.mv, plan.s, plan.types
     mv, s = _split(y, plan.sizes)
-    projected, _ = _linear(mv, s, parameters[0], linear_plan(c, 4 * c, s_channels, 0))
+    inputs = linear_plan(c, 4 * c, s_channels, 0, types=types.inputs)
+    projected, _ = _linear(mv, s, parameters[0], inputs)
     both = functional.bilinear(projected, reference)
-    wide = linear_plan(2 * c, 2 * c, s_channels, 2 * s_channels)
+    wide = linear_plan(2 * c, 2 * c, s_channels, 2 * s_channels, types=types.wide)
     mv, s = _linear(both, s, parameters[1], wide)
-    mv, s = functional.gate(mv, s, tuple(ACTIVATIONS)[plan.activation])
-    last = linear_plan(2 * c, c, 2 * s_channels, s_channels)
+    mv, s = functional.gate(mv, s, tuple(ACTIVATIONS)[plan.activation], plan.is_typed)
+    last = linear_plan(2 * c, c, 2 * s_channels, s_channels, types=types.last)
     return to_rows(*_linear(mv, s, parameters[2], last)).to(y.dtype)

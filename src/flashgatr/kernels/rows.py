@@ -59,6 +59,10 @@ def from_rows(
     return mv.transpose(-1, -2).unflatten(0, items), s.unflatten(0, items)
 
 
+Types = tuple[str, str]
+"""Types of a map's multivector channels in and out, a letter each: "e" (even) or "o" (odd)."""
+
+
 @dataclass(frozen=True)
 class Columns:
     """The contents of each column: a blade of a multivector channel, a scalar, or padding."""
@@ -111,17 +115,22 @@ class LinearPlan:
     bias: bool
     inputs: Columns
     outputs: Columns
+    types: Types | None = None
+    """Of the multivector channels; weights between unlike types, and between scalars and odd
+    channels, are zero. None: no weights are."""
     text: str = field(init=False, repr=False)
     """The plan for torch's operators, which take only plans with standard columns and a bias."""
 
     def __post_init__(self) -> None:
         text = f"linear {self.in_mv} {self.out_mv} {self.in_s} {self.out_s}"
+        if self.types is not None:
+            text += " {}>{}".format(*self.types)
         object.__setattr__(self, "text", text)
 
     def __reduce__(self) -> tuple[object, tuple[object, ...]]:
         """Copying and unpickling give the same object."""
         sizes = self.in_mv, self.out_mv, self.in_s, self.out_s
-        return linear_plan, (*sizes, self.bias, self.inputs, self.outputs)
+        return linear_plan, (*sizes, self.bias, self.inputs, self.outputs, self.types)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -154,13 +163,14 @@ def linear_plan(
     bias: bool = True,
     inputs: Columns | None = None,
     outputs: Columns | None = None,
+    types: Types | None = None,
 ) -> LinearPlan:
     """The plan of a map of these sizes; rows are in standard order unless columns are given."""
     if inputs is None:
         inputs = columns(range(in_mv), range(in_s))
     if outputs is None:
         outputs = columns(range(out_mv), range(out_s))
-    return LinearPlan(in_mv, out_mv, in_s, out_s, bias, inputs, outputs)
+    return LinearPlan(in_mv, out_mv, in_s, out_s, bias, inputs, outputs, types)
 
 
 def _on_the_cpu(function: Callable[[LinearPlan], Tensor]) -> Callable[[LinearPlan], Tensor]:
@@ -218,7 +228,17 @@ def dense_table(plan: LinearPlan) -> Tensor:
         to_mv, to_s = blade_o[0] == SCALAR, blade_o[0] == _IS_SCALAR
         table[-1, to_mv] = (bias_mv + channel_o[0, to_mv]) * ENTRY + _ONE
         table[-1, to_s] = (bias_s + channel_o[0, to_s]) * ENTRY + _ONE
+    if plan.types is not None:
+        odd_in, odd_out = map(_is_odd, (plan.inputs, plan.outputs), plan.types)
+        odd_in = torch.cat([odd_in, torch.tensor([False])])  # the bias
+        table[odd_in[:, None] != odd_out] = ZERO
     return table.int()
+
+
+def _is_odd(columns: Columns, letters: str) -> Tensor:
+    """Whether each column belongs to an odd channel."""
+    pairs = zip(columns.blade, columns.channel, strict=True)
+    return torch.tensor([blade >= 0 and letters[channel] == "o" for blade, channel in pairs]).bool()
 
 
 @_on_the_cpu

@@ -45,7 +45,7 @@ def update(
         new, y, stat = be.norm(x, delta, plan.sizes, plan.norm_epsilon, attended.dtype)
         projected = be.linear(y, prepared[1], inputs)
         wide = be.linear(be.bilinear(projected, y, reference, plan.sizes), prepared[2], output)
-        delta = be.linear(be.gate(wide, plan.wide, plan.activation), prepared[3], last)
+        delta = be.linear(be.gate(wide, plan.wide, plan.gates, plan.activation), prepared[3], last)
     return new, y, stat, delta, projected, wide
 
 
@@ -83,7 +83,7 @@ def update_backward(
     gradients = be.weight_gradients(plans, y)
     with be.one_pass():
         g_gated = be.linear_input_gradient(g_delta, prepared[3], last, plan.wide.width)
-        g_wide, gated = be.gate_backward(wide, g_gated, plan.wide, plan.activation)
+        g_wide, gated = be.gate_backward(wide, g_gated, plan.wide, plan.gates, plan.activation)
         gradients.add(3, gated, g_delta)
         del gated, g_gated
         g_product = be.linear_input_gradient(

@@ -119,7 +119,7 @@ class EquiLinear(nn.Module):
         self.weight[rows].mul_(gains[rows, None, None])
         if self.mv2s is not None and rows == slice(None):
             self.mv2s.mul_(gain["e"])
-        for parameter, value in zip(self._parameters_as_given, self.weights, strict=True):
+        for parameter, value in zip(self.stored, self.weights, strict=True):
             if parameter is not None and value is not None:
                 parameter.copy_(value)
 
@@ -145,11 +145,12 @@ class EquiLinear(nn.Module):
     @property
     def weights(self) -> LinearWeights:
         """The parameters, as `functional.linear` takes them; zero between unlike types."""
-        given = self._parameters_as_given
+        given = self.stored
         return given if self.types is None else functional.masked(given, *self.types)
 
     @property
-    def _parameters_as_given(self) -> LinearWeights:
+    def stored(self) -> LinearWeights:
+        """The parameters themselves; those between unlike types have no effect."""
         return LinearWeights(self.weight, self.s2mv, self.mv2s, self.s2s, self.bias_mv, self.bias_s)
 
     @property

@@ -12,25 +12,9 @@ from torch import Tensor, nn
 
 from .. import functional
 from ..functional.linear import halves
+from ..functional.products import PRODUCTS, factor_types
 from .linear import EquiLinear
 from .norm import GradeDropout, ScalarGate
-
-# Types of the factors of products and joins, channel by channel in turn.
-_PRODUCTS = ("ee", "oe", "oo", "eo")
-_JOINS = ("oo", "oe", "ee", "eo")
-
-
-def _factor_types(channels: int) -> tuple[str, str]:
-    """Types of four groups of factors, and those of the products and joins that they give.
-
-    A product multiplies types; a join also changes them.
-    """
-    products, joins = (
-        [pattern[c % len(pattern)] for c in range(channels)] for pattern in (_PRODUCTS, _JOINS)
-    )
-    factors = [pair[side] for pairs in (products, joins) for side in (0, 1) for pair in pairs]
-    results = ["eo"[p[0] != p[1]] for p in products] + ["oe"[p[0] != p[1]] for p in joins]
-    return "".join(factors), "".join(results)
 
 
 class GeometricBilinear(nn.Module):
@@ -55,8 +39,8 @@ class GeometricBilinear(nn.Module):
         factors = results = None
         near_one = [slice(hidden, 2 * hidden)]
         if in_parity is not None:
-            factors, results = _factor_types(hidden)
-            turn = len(_PRODUCTS)  # only an even factor can be close to 1; (o, o) has none
+            factors, results = factor_types(hidden)
+            turn = len(PRODUCTS)  # only an even factor can be close to 1; (o, o) has none
             near_one = [slice(hidden + i, 2 * hidden, turn) for i in (0, 1)]
             near_one.append(slice(3, hidden, turn))
         self.inputs = EquiLinear(

@@ -19,6 +19,7 @@ OPTIONS = {
     "rotary times": dict(
         rotary=(True, False), multi_query=False, distance_aware=False, attention_width=1
     ),
+    "types": dict(laws.TYPED, **laws.REINSERT, rotary=(True, False), multi_query=False),
     "rotary": dict(rotary=(True, True), learned_weights="all", **laws.REINSERT),
 }
 

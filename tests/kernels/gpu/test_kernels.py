@@ -22,7 +22,8 @@ VARIANTS = [
     "reinsert mv and s multi-head", "relu", "sigmoid", "no scalars", "scalars at the ends only",
     "scalars in alone", "scalars out alone", "odd channels", "one head", "checkpoint",
     "checkpoint attention", "checkpoint mlp", "no recentring", "length scale", "rotary",
-    "rotary multi-head", "rotary reinsert",
+    "rotary multi-head", "rotary reinsert", "types", "types multi-head",
+    "types, three channels per head", "types no scalars", "types rotary checkpoint",
 ]  # fmt: skip
 
 
@@ -252,7 +253,8 @@ def test_tf32_networks_are_as_exact_as_the_plain_path(samples, items):
 
 
 @pytest.mark.parametrize(
-    "name", ["default", "multi-head", "reinsert mv and s", "no scalars", "rotary"]
+    "name",
+    ["default", "multi-head", "reinsert mv and s", "no scalars", "rotary", "types multi-head"],
 )
 @pytest.mark.parametrize("items", [5, 20])
 def test_second_derivatives_are_as_exact(name, items):

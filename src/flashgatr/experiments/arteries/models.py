@@ -10,7 +10,8 @@ Reflections. Let P, N and g be the embeddings of the points, planes and scalars 
 N', g those of the mirrored wall. A reflection of multivectors maps (P, N, g) to (-P', N', g). An
 equivariant network f therefore maps (-P', N', g) to the mirror image of f(P, N, g), but this says
 nothing about f(P', N', g). `both_signs` computes ½ f(P, N, g) + ½ f(-P, N, g): a reflection swaps
-the two terms, so that their sum is exactly equivariant.
+the two terms, so that their sum is exactly equivariant. In `gatr_e3`, channels have types: P is
+odd, N and g are even. It is exactly equivariant in one pass.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import GATr, embed_plane, embed_point, embed_scalar
+from ... import GATr, embed_plane, embed_point, embed_scalar, parity
 from ...algebra import NORMAL
 from ...batch import Sets
 from ...config import preset
@@ -36,6 +37,8 @@ from .unconstrained import UnconstrainedGATr
 
 MOST_NEIGHBOURS = 10_000_000
 """Of a mesh of one's own; a published one has about 80,000 pairs."""
+WIDE = 12
+"""Multivector channels of `gatr_e3_wide`."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "gatr": {},
     "gatr_no_scalars": dict(in_s_channels=0, hidden_s_channels=0),
@@ -54,6 +57,11 @@ class GATrArteries(nn.Module):
         super().__init__()
         if not isinstance(both_signs, bool):
             raise TypeError(f"both_signs must be true or false, got {both_signs!r}")
+        if both_signs and net.config.is_typed:
+            raise ValueError(
+                "both_signs is for networks without types of channels; one with types is exact "
+                "under mirrors without it"
+            )
         self.net, self.both_signs = net, both_signs
 
     def forward(
@@ -159,6 +167,22 @@ def _variant(changes: dict[str, Any]) -> Callable[..., nn.Module]:
     return build
 
 
+def gatr_e3(both_signs: bool = False, **options: Any) -> nn.Module:
+    """GATr with types of channels, exactly equivariant under mirrors, too."""
+    types = dict(in_mv_parity=parity("point", "plane", "scalar"), out_mv_parity=parity("plane"))
+    return GATrArteries(GATr(preset("arteries", **types, **options)), both_signs=both_signs)
+
+
+def gatr_e3_wide(**options: Any) -> nn.Module:
+    """`gatr_e3` of a width that gives about as many parameters as `gatr` has."""
+    return gatr_e3(**{"hidden_mv_channels": WIDE, **options})
+
+
+def gatr_both_signs(**options: Any) -> nn.Module:
+    """`gatr`, exactly equivariant under mirrors because both signs are averaged."""
+    return _variant({})(both_signs=True, **options)
+
+
 def unconstrained(**options: Any) -> nn.Module:
     """GATr with unconstrained linear maps, and therefore without recentring."""
     return GATrArteries(UnconstrainedGATr(preset("arteries", **{"recenter": False} | options)))
@@ -208,6 +232,9 @@ def _require_few_neighbours(levels: Levels) -> None:
 ON_SURFACES: dict[str, Callable[..., nn.Module]] = {"pointnet2": pointnet2, "gem_cnn": gem_cnn}
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **{name: _variant(changes) for name, changes in VARIANTS.items()},
+    "gatr_both_signs": gatr_both_signs,
+    "gatr_e3": gatr_e3,
+    "gatr_e3_wide": gatr_e3_wide,
     "gatr_unconstrained": unconstrained,
     "transformer": transformer,
     **ON_SURFACES,

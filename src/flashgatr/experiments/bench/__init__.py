@@ -17,6 +17,7 @@ SPEED = (
     "artery-step",
     "artery-ragged",
     "kuka-step",
+    "types-step",
     "scaling",
     "anchored",
     "inference-latency",

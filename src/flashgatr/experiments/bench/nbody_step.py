@@ -28,7 +28,10 @@ from . import timing
 from .timing import CaseReport, Found
 
 BATCH, BODIES = 64, 4
-MODELS = ("gatr", "segnn", "se3_transformer", "transformer", "gca_gnn", "gca_mlp", "mlp")
+MODELS = (
+    "gatr", "gatr_e3", "gatr_e3_wide", "segnn", "se3_transformer", "transformer", "gca_gnn",
+    "gca_mlp", "mlp",
+)  # fmt: skip
 Precision = Literal["tf32", "float32"]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ... import GATr, embed_direction, embed_point, embed_translation, extract_direction
+from ... import GATr, embed_direction, embed_point, embed_translation, extract_direction, parity
 from ...algebra import E123
 from ...config import preset
 from ..baselines.mlp import MLP
@@ -108,6 +108,13 @@ def gatr(
     return GATrMover(net, velocity, canonical_charges=canonical_charges, duration=duration)
 
 
+def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
+    """GATr with types of channels, exactly equivariant under mirrors, too."""
+    channels = parity("point", velocity if velocity in VELOCITIES else "translation")
+    types = dict(in_mv_parity=channels, out_mv_parity=parity("direction"))
+    return gatr(velocity, **types, **options)
+
+
 def segnn(canonical_charges: bool = False, duration: float = 0.0, **options: Any) -> nn.Module:
     return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges, duration=duration)
 
@@ -134,6 +141,7 @@ def mlp(
 
 MODELS = {
     "gatr": gatr,
+    "gatr_e3": gatr_e3,
     "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,

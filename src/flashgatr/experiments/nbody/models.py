@@ -1,8 +1,9 @@
 """Models of the n-body experiment: (mass, position, velocity) to positions and a regulariser.
 
 GATr's input is one multivector per body: mass as scalar, position as point, velocity as
-translation. As in the authors' code, the regulariser keeps |e123| of the output near one and its
-unused scalar near zero.
+translation. With types of channels (`gatr_e3`), the point is a channel of its own, because a mirror
+changes its sign and not that of the others. As in the authors' code, the regulariser keeps |e123|
+of the output near one and its unused scalar near zero.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ... import (
     embed_translation,
     extract_direction,
     extract_point,
+    parity,
 )
 from ...algebra import E123
 from ...config import preset
@@ -37,13 +39,21 @@ SMALLEST_WEIGHT = 1e-3
 """Of points that GCA networks return."""
 
 
+_TYPES = parity("point", "translation")
+"""Types of the channels of `gatr_e3`; the mass shares the one of the velocity, as both are even."""
+
+WIDE = 24
+"""Multivector channels of `gatr_e3_wide`."""
+
+
 class GATrNBody(nn.Module):
     def __init__(self, net: GATr) -> None:
         super().__init__()
         self.net = net
 
     def forward(self, mass: Tensor, position: Tensor, velocity: Tensor) -> Prediction:
-        bodies = _embed(mass, position, velocity)
+        embed = _embed_apart if self.net.config.is_typed else _embed
+        bodies = embed(mass, position, velocity)
         out, s = self.net(bodies, torch.zeros_like(mass[..., None]))
         regulariser = _weight_regulariser(out) + s.square().sum((-2, -1))
         return extract_point(out[..., 0, :]), regulariser.mean()
@@ -122,6 +132,18 @@ def gatr(**options: Any) -> nn.Module:
     return GATrNBody(GATr(preset("nbody", **options)))
 
 
+def gatr_e3(**options: Any) -> nn.Module:
+    """GATr with types of channels, exactly equivariant under mirrors, too."""
+    types = dict(in_mv_parity=_TYPES, out_mv_parity=parity("point"))
+    own = dict(in_mv_channels=len(_TYPES), **types)
+    return GATrNBody(GATr(preset("nbody", **own, **options)))
+
+
+def gatr_e3_wide(**options: Any) -> nn.Module:
+    """`gatr_e3` of a width that gives about as many parameters as `gatr` has."""
+    return gatr_e3(**{"hidden_mv_channels": WIDE, **options})
+
+
 def segnn(mass_as_node_scalar: bool = False, **options: Any) -> nn.Module:
     """As in the paper, bodies know the products of masses but not their own mass."""
     return SEGNNNBody(SEGNN(charge_as_node_scalar=mass_as_node_scalar, **options))
@@ -152,6 +174,8 @@ def mlp(bodies: int = 4, **options: Any) -> nn.Module:
 
 MODELS = {
     "gatr": gatr,
+    "gatr_e3": gatr_e3,
+    "gatr_e3_wide": gatr_e3_wide,
     "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,
@@ -193,6 +217,12 @@ def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
     """One multivector per body, (B, n, 1, 16)."""
     body = embed_scalar(mass[..., None]) + embed_point(position) + embed_translation(velocity)
     return body.unsqueeze(-2)
+
+
+def _embed_apart(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
+    """Two multivectors per body, of the types `_TYPES`: (B, n, 2, 16)."""
+    rest = embed_scalar(mass[..., None]) + embed_translation(velocity)
+    return torch.stack([embed_point(position), rest], dim=-2)
 
 
 def _weight_regulariser(out: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 from ..experiment import Experiment, Metric, Results
 
 _HERE = "flashgatr.experiments.robotics"
-_PLANNING = ("engine", "scenes", "scene_set", "turned", "sampler", "sampling_steps")
+_PLANNING = ("engine", "scenes", "scene_set", "turned", "mirrored", "sampler", "sampling_steps")
 
 
 def _about(settings: Any, results: Results) -> dict[str, Any]:

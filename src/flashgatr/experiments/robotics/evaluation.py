@@ -15,7 +15,7 @@ import numpy as np
 from torch import nn
 
 from ..console import say
-from . import planning
+from . import layouts, planning
 from .diffusion import Schedule
 from .options import Options
 from .planning import DiffusionPlanner, Episodes
@@ -105,10 +105,10 @@ def rewards(way: Way, options: Options) -> dict[str, dict[str, Any]]:
         )
     found: dict[str, dict[str, Any]] = {}
     for engine in engines:
-        for turned in (False, True) if options.turned else (False,):
-            name = f"plan_{engine}" + "_turned" * turned
+        for kind in options.kinds:
+            name = f"plan_{engine}" + f"_{kind}" * bool(kind)
             start = time.monotonic()
-            scenes = draw(options.scene_set, options.scenes, turned=turned)
+            scenes = draw(options.scene_set, options.scenes, kind)
             episodes = way(scenes, engine=engine, title=name)
             result = planning.summarise(episodes)
             seconds = time.monotonic() - start
@@ -117,7 +117,10 @@ def rewards(way: Way, options: Options) -> dict[str, dict[str, Any]]:
                 f"{result['strict']:.1f} ± {result['strict_error']:.1f}, {len(episodes.strict)} "
                 f"scenes, {seconds:.0f} s"
             )
-            facts = {"engine": engine, "scene_set": options.scene_set, "turned": turned}
+            facts = {
+                "engine": engine, "scene_set": options.scene_set, "turned": kind == "turned",
+                **({"mirrored": True} if kind == "mirrored" else {}),
+            }  # fmt: skip
             found[name] = {**result, **facts, **way.facts, **details(episodes)}
     return found
 
@@ -140,9 +143,13 @@ def require_scenes(options: Options) -> None:
         draw(options.scene_set, options.scenes)
 
 
-def draw(name: str, count: int, *, turned: bool = False) -> Any:
-    """The first scenes of a set, (count, 39); an error if the set has fewer."""
+def draw(name: str, count: int, kind: str = "") -> Any:
+    """The first scenes of a set, (count, 39); an error if the set has fewer.
+
+    kind: "turned" about the vertical, "mirrored" in a vertical plane, or neither.
+    """
     most = places.SETS.get(name)
     if most is not None and count > most:
         raise ValueError(f"the set {name!r} has {most} scenes, got {count}; ask for fewer")
-    return places.scenes(name, count, setting=Setting(turned=turned))
+    found = places.scenes(name, count, setting=Setting(turned=kind == "turned"))
+    return layouts.mirrored(found) if kind == "mirrored" else found

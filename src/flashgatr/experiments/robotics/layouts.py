@@ -139,6 +139,21 @@ def rotated(state: Floats, angle: float) -> Floats:
     return turned
 
 
+def mirrored(state: Floats) -> Floats:
+    """A joint state (..., 39) with the whole world mirrored in the plane y = 0.
+
+    The arm is its own mirror image with every other joint reversed. Its frame R becomes M R M; the
+    same is done to blocks, so that frames stay right-handed.
+    """
+    q, blocks = split(state)
+    mirror = np.diag([1.0, -1.0, 1.0]).astype(state.dtype)
+    signs = np.where(np.arange(JOINTS) % 2, 1.0, -1.0).astype(state.dtype)
+    rotation = mirror @ rotations.from_quaternion(blocks.quaternion) @ mirror
+    position, quaternion = blocks.position @ mirror, rotations.to_quaternion(rotation)
+    found: Floats = join(q * signs, Blocks(position, quaternion, blocks.held))
+    return found
+
+
 def _require(state: Array, size: int, name: str) -> None:
     if not state.shape or state.shape[-1] != size:
         raise ValueError(

@@ -8,20 +8,23 @@ turn. The U-Net sees 49 channels per frame and is not told which frames are clam
 Noise is centred on the robot's base, the origin of normalised states, so noise of a position is a
 vector from the base and no point: GATr gets the base as one more point and works around it. It is
 then equivariant under rotations about the base, or with `gravity` about the vertical through it,
-and under permutations of the blocks. Mirrors are no symmetry: see `geometry`.
+and under permutations of the blocks. Mirrors are a symmetry of `gatr_e3` only. An arm that is
+mirrored in a plane through its axis is an arm again, with the frame M R diag(1, -1, 1) in place of
+R: first directions are polar vectors, second ones axial.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ... import AxialGATr, embed_plane, embed_point, extract_direction
+from ... import AxialGATr, embed_plane, embed_point, extract_direction, parity
 from ...algebra import NORMAL
 from ...config import preset
 from ..baselines.checks import require_bool, require_count
@@ -34,6 +37,8 @@ from .offline_rl.learners import LEARNERS
 
 _TIME_WIDTH = 128
 """Sines and cosines of the diffusion step, as in Diffuser."""
+WIDE = 24
+"""Multivector channels of `gatr_e3_wide`."""
 _MARKS = 3
 """Scalars of an item beside the diffusion step: flag, kind of object, clamped or not."""
 
@@ -45,21 +50,37 @@ class GATrDenoiser(nn.Module):
     position as normal; its two directions as planes through the position; the base as a point; with
     `gravity`, the table's plane. Noisy directions need not have unit length, and planes keep their
     length. The noise of a position is read from a trivector, that of a direction from a normal.
+
+    mirrors: channels have types, which makes mirrors an exact symmetry.
     """
 
-    def __init__(self, *, gravity: bool = False, time_channels: int = 32, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        gravity: bool = False,
+        time_channels: int = 32,
+        mirrors: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__()
         require_bool("gravity", gravity)
         require_count("time_channels", time_channels)
         self.gravity = gravity
         self.time = TimeEmbedding(_TIME_WIDTH, time_channels)
-        own = dict(
+        own: dict[str, Any] = dict(
             in_mv_channels=5 + gravity,
             out_mv_channels=3,
             in_s_channels=_MARKS + time_channels,
             out_s_channels=1,
             recenter=False,
+            in_mv_parity=None,
+            out_mv_parity=None,
         )
+        if mirrors:
+            known = parity("point", "point", "plane", *["plane"] * gravity)
+            directions = parity("plane", "axial_plane")
+            own["in_mv_parity"] = known + directions
+            own["out_mv_parity"] = parity("direction") + directions
         for name in own.keys() & options.keys():
             raise TypeError(f"the denoiser sets {name} itself; leave it out of model.options")
         self.net = AxialGATr(preset("kuka", **own, **options))
@@ -68,10 +89,10 @@ class GATrDenoiser(nn.Module):
         position, directions, flags = objects(x)
         marks = _marks(flags, clamp)
         time = self.time(t)[:, None, None].expand(*marks.shape[:-1], -1)
+        # Without mirrors, joins need no reference that changes sign; with types, none at all.
+        how = {} if self.net.config.is_typed else dict(join_reference="canonical")
         mv, s = self.net(
-            self.embed(position, directions),
-            torch.cat([marks, time.to(marks.dtype)], dim=-1),
-            join_reference="canonical",
+            self.embed(position, directions), torch.cat([marks, time.to(marks.dtype)], -1), **how
         )
         vectors = extract_direction(mv[..., 0, :]), mv[..., 1:, NORMAL]
         found: Tensor = from_objects(*vectors, s[..., 1:, 0])
@@ -170,6 +191,11 @@ class TargetDenoiser(nn.Module):
         return frozen()
 
 
+def _wide(**options: Any) -> nn.Module:
+    """A denoiser with types, of a width that gives about as many parameters as without them."""
+    return GATrDenoiser(mirrors=True, **{"hidden_mv_channels": WIDE, **options})
+
+
 def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """A function that builds a denoiser; predict: what its network predicts, see `TARGETS`."""
 
@@ -183,6 +209,8 @@ def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 DENOISERS = {
     "gatr": _builder(GATrDenoiser),
+    "gatr_e3": _builder(partial(GATrDenoiser, mirrors=True)),
+    "gatr_e3_wide": _builder(_wide),
     "transformer": _builder(TransformerDenoiser),
     "unet": _builder(UNetDenoiser),
 }

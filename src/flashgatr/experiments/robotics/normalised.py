@@ -53,6 +53,18 @@ def rotated(state: Tensor, rotation: Tensor) -> Tensor:
     return turned
 
 
+def mirrored(state: Tensor) -> Tensor:
+    """States mirrored in the plane y = 0, as `layouts.mirrored` mirrors scenes: frames become
+    M R M, so the first directions are mirrored, and the second ones mirrored and reversed.
+    """
+    position, directions, flags = objects(state)
+    mirror = position.new_tensor([1.0, -1.0, 1.0])
+    first, second = directions.unbind(-2)
+    directions = torch.stack([first * mirror, second * -mirror], dim=-2)
+    found: Tensor = from_objects(position * mirror, directions, flags)
+    return found
+
+
 def bounded(state: Tensor) -> Tensor:
     """Normalised states moved to the nearest one that a mean of scenes can have.
 

@@ -47,6 +47,7 @@ class Options:
     scenes: number of scenes in which a trained run plans; 0: none
     scene_set: "validation" (50 scenes, to choose settings by) or "test" (200, for reported results)
     turned: plan in the same scenes turned about the vertical as well
+    mirrored: plan in the same scenes mirrored in a vertical plane as well
     engine: "mujoco", "bullet", "both"; "auto" takes MuJoCo if it is installed, and otherwise none
     sampler, sampling_steps: see `Sampler`
     """
@@ -61,6 +62,7 @@ class Options:
     scenes: int = 50
     scene_set: Literal["validation", "test"] = "validation"
     turned: bool = False
+    mirrored: bool = False
     engine: Literal["auto", "mujoco", "bullet", "both"] = "auto"
     sampler: Literal["dpm_solver", "ddim", "ancestral"] = "dpm_solver"
     sampling_steps: int = 20
@@ -81,6 +83,11 @@ class Options:
     def draws(self) -> Sampler:
         """How plans are drawn."""
         return Sampler(self.sampler, self.sampling_steps)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of scenes to plan in: "" for scenes as they are drawn."""
+        return ("", *(kind for kind in ("turned", "mirrored") if getattr(self, kind)))
 
     def engines(self) -> tuple[str, ...]:
         """The engines to plan in; an error if one that is asked for is not installed."""

@@ -34,7 +34,7 @@ from .diffusion import (
 from .evaluation import Planning
 from .layouts import HORIZON
 from .metrics import summarise, window_errors
-from .normalised import Scale, released, rotated
+from .normalised import Scale, mirrored, released, rotated
 from .offline_rl.learners import LEARNERS
 from .offline_rl.task import OfflineTask
 from .options import Options
@@ -53,7 +53,7 @@ class TrajectoryBatch(NamedTuple):
 
 
 class RoboticsTask:
-    """Train on `train`, choose weights by `validation`, report on `test`: plain and turned."""
+    """Train on `train`, choose weights by `validation`, report on `test` also turned, mirrored."""
 
     option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
     gathers_on_device = True
@@ -151,13 +151,16 @@ class RoboticsTask:
         return {"score": losses.mean().item(), "position": found["position"], "flag": found["flag"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Rewards of planning; errors on the test set, and on its scenes turned at random."""
+        """Rewards of planning; errors on the test set, and on its scenes turned at random or
+        mirrored.
+        """
         plain = self._test
         generator = torch.Generator().manual_seed(FIXED)
         angle = 2 * math.pi * torch.rand(len(plain.t), generator=generator)
         turn = _about_vertical(angle)[:, None]
         turned = plain._replace(clean=rotated(plain.clean, turn), noise=rotated(plain.noise, turn))
-        sets = {"test": plain, "test_turned": turned}
+        reflected = plain._replace(clean=mirrored(plain.clean), noise=mirrored(plain.noise))
+        sets = {"test": plain, "test_turned": turned, "test_mirrored": reflected}
         errors = {name: self._measure(model, batch)[1] for name, batch in sets.items()}
         planning = Planning(model, self.options, self._precision)
         found = evaluation.rewards(planning, self.options) | errors

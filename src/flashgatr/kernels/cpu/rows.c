@@ -249,6 +249,15 @@ KERNEL linear_backward(n t0, n t1, n CI, n CO, n SI, n SO, const real *restrict 
   kind *weight = p, *s2mv = weight + MAPS * CO * CI, *mv2s = s2mv + CO * SI, *s2s = mv2s + SO * CI, \
        *bias_mv = s2s + SO * SI, *bias_s = bias_mv + CO;
 
+/* Whether a channel's type is odd: scalars, before channel 0, are even, and so are all channels of a
+   map without types, whose `odd` is null. Weights between unlike types are zero. */
+INLINE int is_odd(const int *odd, n channel) { return odd && channel >= 0 && odd[channel]; }
+/* keep[t][j]: one if channel `first` + j has type t, else zero; all ones without types. */
+INLINE void types_of(const int *odd, const int *other, n first, n count, real keep[2][WIDE]) {
+  for (n j = 0; j < WIDE; j++) keep[0][j] = keep[1][j] = 1;
+  if (odd || other) for (n j = 0; j < SMALLER(count, WIDE); j++) keep[!is_odd(odd, first + j)][j] = 0;
+}
+
 /* Copy a block of weights that begins at (o, k) to w (K -> O) and back (O -> K). */
 static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w, real *restrict back) {
   for (n i = 0; i < WIDE; i += 4) for (n j = 0; j < WIDE && k + j < K; j += 4) {
@@ -266,42 +275,52 @@ static void spread(real block[WIDE][WIDE], n o, n k, n O, n K, real *restrict w,
 }
 
 /* Units: blocks of WIDE x WIDE weights, those of scalars and scalar parts first. */
-KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const real *restrict weight, const real *restrict s2mv,
-               const real *restrict mv2s, const real *restrict s2s, const real *restrict bias_mv,
-               const real *restrict bias_s, real *restrict w) {
+KERNEL prepare(n t0, n t1, n CI, n CO, n SI, n SO, n BIAS, const int *odd_in, const int *odd_out,
+               const real *restrict weight, const real *restrict s2mv, const real *restrict mv2s,
+               const real *restrict s2s, const real *restrict bias_mv, const real *restrict bias_s,
+               real *restrict w) {
   const n O = SO + CO, K = SI + CI, across = PADDED(K) / WIDE, first = PADDED(O) / WIDE * across;
   for (n u = t0; u < t1; u++) {
-    real block[WIDE][WIDE] = {{0}};
+    real block[WIDE][WIDE] = {{0}}, keep[2][WIDE];
     if (u < first) {
       const n o = u / across * WIDE, k = u % across * WIDE;
       const n scalars = k > SI ? 0 : SMALLER(SI - k, WIDE), in = k + scalars - SI;
       const n parts = SMALLER(CI - in, WIDE - scalars);
+      types_of(odd_in, odd_out, k - SI, K - k, keep);
       for (n i = 0; i < WIDE && o + i < O; i++) {
         const n out = o + i - SO;
         copied(scalars, (out < 0 ? s2s + (o + i) * SI : s2mv + out * SI) + k, block[i]);
         if (out < 0) copied(parts, mv2s + (o + i) * CI + in, block[i] + scalars);
         else for (n j = 0; j < parts; j++) block[i][scalars + j] = SCALE[0] * weight[(out * CI + in + j) * MAPS];
+        if (is_odd(odd_out, out)) for (n j = 0; j < WIDE; j++) block[i][j] *= keep[1][j];
+        else if (odd_in) for (n j = scalars; j < scalars + parts; j++) block[i][j] *= keep[0][j];
       }
       spread(block, o, k, O, K, w, w + BACK_AT);
       if (k == 0) for (n i = 0; i < WIDE; i++) {
         const n out = o + i - SO;
-        w[BIAS_AT + o + i] = !BIAS || out >= CO ? 0 : out < 0 ? bias_s[o + i] : bias_mv[out];
+        w[BIAS_AT + o + i] = !BIAS || out >= CO || is_odd(odd_out, out) ? 0 : out < 0 ? bias_s[o + i] : bias_mv[out];
       }
     } else {
       const n o = (u - first) / (PADDED(CI) / WIDE) * WIDE, k = (u - first) % (PADDED(CI) / WIDE) * WIDE;
+      types_of(odd_in, odd_out, k, CI - k, keep);
       for (n m = 1; m < MAPS; m++) {
-        for (n i = 0; i < WIDE && o + i < CO; i++) for (n j = 0; j < WIDE && k + j < CI; j++)
-          block[i][j] = SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m];
+        for (n i = 0; i < WIDE && o + i < CO; i++) {
+          const real *kept = keep[is_odd(odd_out, o + i)];
+          for (n j = 0; j < WIDE && k + j < CI; j++)
+            block[i][j] = kept[j] * (SCALE[m] * weight[((o + i) * CI + k + j) * MAPS + m]);
+        }
         spread(block, o, k, CO, CI, w + MAP(m), w + BACK_MAP(m));
       }
     }
   }
 }
 
-/* Gradient of the parameters; `first` (SO + CO, SI + CI) is that of scalars and scalar parts. Units:
-   HALF outputs of one of maps 1 to 8, then OUTPUTS outputs of `first` and of the bias. */
-KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const real *restrict x, const real *restrict g,
-                      const real *restrict first, real *restrict theta) {
+/* Gradient of the parameters, zero between unlike types; `first` (SO + CO, SI + CI) is that of scalars
+   and scalar parts. Units: HALF outputs of one of maps 1 to 8, then OUTPUTS outputs of `first` and of
+   the bias. */
+KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const int *odd_in, const int *odd_out,
+                      const real *restrict x, const real *restrict g, const real *restrict first,
+                      real *restrict theta) {
   PARAMETERS(real, theta)
   const n FI = SI + BLADES * CI, FO = SO + BLADES * CO, tiles = (CO + HALF - 1) / HALF;
   for (n u = t0; u < t1; u++) {
@@ -312,13 +331,16 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
         memcpy(o < SO ? s2s + o * SI : s2mv + (o - SO) * SI, row, SI * sizeof(real));
         if (o < SO) memcpy(mv2s + o * CI, row + SI, CI * sizeof(real));
         else for (n i = 0; i < CI; i++) weight[((o - SO) * CI + i) * MAPS] = SCALE[0] * row[SI + i];
+        if (is_odd(odd_out, o - SO)) memset(s2mv + (o - SO) * SI, 0, SI * sizeof(real));
+        if (odd_in || odd_out) for (n i = 0; i < CI; i++) if (is_odd(odd_in, i) != is_odd(odd_out, o - SO))
+          *(o < SO ? mv2s + o * CI + i : weight + ((o - SO) * CI + i) * MAPS) = 0;
       }
       if (!BIAS) continue;
       real sum[OUTPUTS] = {0};
       if (to - from == OUTPUTS)
         for (n t = 0; t < T; t++) for (n i = 0; i < OUTPUTS; i++) sum[i] += g[t * FO + from + i];
       else for (n t = 0; t < T; t++) for (n i = 0; i < to - from; i++) sum[i] += g[t * FO + from + i];
-      for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = sum[o - from];
+      for (n o = from; o < to; o++) *(o < SO ? bias_s + o : bias_mv + o - SO) = is_odd(odd_out, o - SO) ? 0 : sum[o - from];
       continue;
     }
     const n m = 1 + u % (MAPS - 1), begin = u / (MAPS - 1) * HALF, end = SMALLER(begin + HALF, CO);
@@ -326,7 +348,8 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
     for (n i = 0; i < CI; i += WIDE) {
       const n width = SMALLER(CI - i, WIDE);
       const int half = width <= HALF, many = half ? ROWS_HALF : ROWS_WIDE;
-      real out[HALF][WIDE];
+      real out[HALF][WIDE], keep[2][WIDE];
+      types_of(odd_in, odd_out, i, CI - i, keep);
       for (n o = begin, step; o < end; o += step) {
         step = end - o >= many ? many : 1;
         tiled *const f = step == many ? half ? half_back : wide_back : half ? half_back_row : wide_back_row;
@@ -343,8 +366,10 @@ KERNEL linear_weights(n t0, n t1, n T, n CI, n CO, n SI, n SO, n BIAS, const rea
           f(outer + safe * FO, FO, T - safe, last[0], WIDE, 0, 0, 0, 0, 1, out[o - begin], WIDE, width);
         }
       }
-      for (n o = begin; o < end; o++) for (n j = 0; j < width; j++)
-        weight[(o * CI + i + j) * MAPS + m] = SCALE[m] * out[o - begin][j];
+      for (n o = begin; o < end; o++) {
+        const real *kept = keep[is_odd(odd_out, o)];
+        for (n j = 0; j < width; j++) weight[(o * CI + i + j) * MAPS + m] = kept[j] * (SCALE[m] * out[o - begin][j]);
+      }
     }
   }
 }
@@ -722,23 +747,25 @@ static void activate_backward(n kind, n N, const real *restrict x, const real *r
   }
 }
 
-/* Activates scalars, and multiplies each of C multivectors by its activated scalar part. */
-KERNEL gate_forward(n t0, n t1, n C, n S, n KIND, const real *restrict x, real *restrict y) {
+/* Activates scalars, and multiplies each of C multivectors by its activated scalar part; G of them
+   have such gates, the others (odd ones, in networks with types) take those of the first G. */
+KERNEL gate_forward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, real *restrict y) {
   for (n t = t0; t < t1; t++) {
     const real *restrict from = x + t * (S + BLADES * C);
     real *restrict to = y + t * (S + BLADES * C);
     activate(KIND, S, from, to);
     from += S; to += S;
-    for (n c = 0; c < C; c += SOME) {
+    for (n c = 0; c < G; c += SOME) {
       real gate[SOME];
-      const n some = SMALLER(C - c, SOME);
+      const n some = SMALLER(G - c, SOME);
       activate(KIND == GELU ? TANH_GELU : KIND, some, from + c, gate);
-      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) to[p * C + c + i] = gate[i] * from[p * C + c + i];
+      for (n h = c; h < C; h += G)
+        for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) to[p * C + h + i] = gate[i] * from[p * C + h + i];
     }
   }
 }
 /* gx: gradient of x; y: the gate's output, recomputed. */
-KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
+KERNEL gate_backward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, const real *restrict g, real *restrict gx,
                      real *restrict y) {
   for (n t = t0; t < t1; t++) {
     const n at = t * (S + BLADES * C);
@@ -746,14 +773,15 @@ KERNEL gate_backward(n t0, n t1, n C, n S, n KIND, const real *restrict x, const
     real *restrict to = y + at, *restrict gto = gx + at;
     activate_backward(KIND, S, from, outer, to, gto);
     from += S; outer += S; to += S; gto += S;
-    for (n c = 0; c < C; c += SOME) {
+    for (n c = 0; c < G; c += SOME) {
       real gate[SOME], sum[SOME] = {0}, more[SOME];
-      const n some = SMALLER(C - c, SOME);
-      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + c + i] * outer[p * C + c + i];
+      const n some = SMALLER(G - c, SOME);
+      for (n h = c; h < C; h += G)
+        for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + h + i] * outer[p * C + h + i];
       activate_backward(KIND == GELU ? TANH_GELU : KIND, some, from + c, sum, gate, more);
-      for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) {
-        to[p * C + c + i] = gate[i] * from[p * C + c + i];
-        gto[p * C + c + i] = gate[i] * outer[p * C + c + i];
+      for (n h = c; h < C; h += G) for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) {
+        to[p * C + h + i] = gate[i] * from[p * C + h + i];
+        gto[p * C + h + i] = gate[i] * outer[p * C + h + i];
       }
       for (n i = 0; i < some; i++) gto[c + i] += more[i];
     }

@@ -45,6 +45,18 @@ def _sizes(plan: LinearPlan) -> tuple[int, int, int, int]:
     return plan.in_mv, plan.out_mv, plan.in_s, plan.out_s
 
 
+@functools.lru_cache(maxsize=256)
+def _types(plan: LinearPlan) -> tuple[Tensor | None, Tensor | None]:
+    """Whether each channel in and out is odd, as integers; None for a map without types."""
+    if plan.types is None:
+        return None, None
+    odd_in, odd_out = (
+        torch.tensor([t == "o" for t in letters], dtype=torch.int32, device="cpu")
+        for letters in plan.types
+    )
+    return odd_in, odd_out
+
+
 def _padded(width: int) -> int:
     return width + -width % PANEL
 
@@ -69,7 +81,7 @@ def prepare(parameters: Sequence[Tensor], blocks: Blocks, dtype: torch.dtype) ->
         own = [next(given) if size else None for size in plan.sizes]
         first = _padded(plan.in_s + plan.in_mv) * _padded(plan.out_s + plan.out_mv)
         units = (first + _padded(plan.in_mv) * _padded(plan.out_mv)) // PANEL**2
-        packed = kernels.packed("prepare", (*_sizes(plan), plan.bias, *own, found))
+        packed = kernels.packed("prepare", (*_sizes(plan), plan.bias, *_types(plan), *own, found))
         jobs.append(Job(packed, units, 4, PANEL**2))
     kernels.run(jobs)
     return out
@@ -158,7 +170,9 @@ class _WeightGradients:
             inputs, outputs = plan.in_s + plan.in_mv, plan.out_s + plan.out_mv
             first = torch.mm(g[:, :outputs].t(), x[:, :inputs])
             units = (MAPS - 1) * -(-plan.out_mv // (PANEL // 2)) + -(-outputs // OUTPUTS)
-            given = items, *_sizes(plan), plan.bias, x, g, first, self.parts[i]
+            given = (
+                items, *_sizes(plan), plan.bias, *_types(plan), x, g, first, self.parts[i]
+            )  # fmt: skip
             jobs.append(Job(kernels.packed("linear_weights", given), units, 1, 32 * items))
             kept.append(first)
         kernels.run(jobs)
@@ -338,22 +352,24 @@ def bilinear_backward(
     return g_p, out, g_ref
 
 
-def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
+def gate(x: Tensor, sizes: Sizes, gates: int, activation: int) -> Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
     call(
         x, "gate_forward", x.shape[0], BLOCK, 4 * x.shape[1],
-        sizes.mv, sizes.s, activation, x, out,
+        sizes.mv, gates, sizes.s, activation, x, out,
     )  # fmt: skip
     return out
 
 
-def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
+def gate_backward(
+    x: Tensor, g: Tensor, sizes: Sizes, gates: int, activation: int
+) -> tuple[Tensor, Tensor]:
     x = x.contiguous()
     g_x, out = torch.empty_like(x), torch.empty_like(x)
     call(
         x, "gate_backward", x.shape[0], BLOCK, 4 * x.shape[1],
-        sizes.mv, sizes.s, activation, x, g.contiguous(), g_x, out,
+        sizes.mv, gates, sizes.s, activation, x, g.contiguous(), g_x, out,
     )  # fmt: skip
     return g_x, out
 

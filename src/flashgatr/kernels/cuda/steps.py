@@ -314,30 +314,36 @@ def bilinear_backward(
     return g_p, out, g_ref.sum(-1) if needs_reference else reference.new_zeros(0)
 
 
-def gate(x: Tensor, sizes: Sizes, activation: int) -> Tensor:
+def gate(x: Tensor, sizes: Sizes, gates: int, activation: int) -> Tensor:
     items = x.shape[0]
     out = x.new_empty(items, sizes.width + ONES)
     if items:
-        _gate("forward", items, sizes, activation, feeds_small_product(out))(x, out, items)
+        _gate("forward", items, sizes, gates, activation, feeds_small_product(out))(x, out, items)
     return out
 
 
 @lru_cache(maxsize=KEPT)
-def _gate(direction: str, items: int, sizes: Sizes, activation: int, rounds: bool) -> Bound:
-    block = _block(items * sizes.mv)
+def _gate(
+    direction: str, items: int, sizes: Sizes, gates: int, activation: int, rounds: bool
+) -> Bound:
+    elements = items * (sizes.mv if direction == "forward" else gates)
+    block = _block(elements)
     kernel = getattr(kernels, f"gate_{direction}")
-    grid = (math.ceil(items * sizes.mv / block["BLOCK"]), 2 if sizes.s else 1)
+    grid = (math.ceil(elements / block["BLOCK"]), 2 if sizes.s else 1)
     return kernel.bound(  # type: ignore[no-any-return]
-        grid, C=sizes.mv, S=sizes.s, ONES=ONES, ACT=activation, ROUND=rounds, **block
+        grid, C=sizes.mv, G=gates, S=sizes.s, ONES=ONES, ACT=activation, ROUND=rounds, **block
     )
 
 
-def gate_backward(x: Tensor, g: Tensor, sizes: Sizes, activation: int) -> tuple[Tensor, Tensor]:
+def gate_backward(
+    x: Tensor, g: Tensor, sizes: Sizes, gates: int, activation: int
+) -> tuple[Tensor, Tensor]:
     """Gradient of x, and the gate's recomputed output."""
     items = x.shape[0]
     g_x, out = torch.empty_like(x), x.new_empty(items, sizes.width + ONES)
     if items:
-        _gate("backward", items, sizes, activation, feeds_small_product(out))(x, g, g_x, out, items)
+        kernel = _gate("backward", items, sizes, gates, activation, feeds_small_product(out))
+        kernel(x, g, g_x, out, items)
     return g_x, out
 
 

@@ -562,66 +562,88 @@ def collapse(
 
 
 def _gate_source() -> str:
-    """Source of the gate's kernels. All loads come first: a load after a store would wait."""
+    """Source of the gate's kernels. All loads come first: a load after a store would wait.
 
-    def load(name: str, pointer: str) -> list[str]:
+    G channels have gates of their own; if that is half of them, each of the others takes the gate
+    of its partner in the first half. The backward kernel processes both together, because the
+    gradient of the gate is a sum over both.
+    """
+
+    def load(name: str, pointer: str, offset: str = "") -> list[str]:
         return [
-            f"        {name}{k} = "
-            f"tl.load({pointer} + at + {k} * C, mask=ok, other=0.0).to(tl.float32)"
+            f"{name}{k} = tl.load({pointer} + at{offset} + {k} * C, mask=ok, other=0.0)"
+            ".to(tl.float32)"
             for k in range(BLADES)
         ]
 
     def store(pointer: str, at: str, values: list[str]) -> list[str]:
         return [
-            f"        _put({pointer} + {at} + {k} * C, {value}, ok, ROUND)"
+            f"_put({pointer} + {at} + {k} * C, {value}, ok, ROUND)"
             for k, value in enumerate(values)
         ]
 
-    head = [
-        "        C: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr, ACT: tl.constexpr,",
-        "        ROUND: tl.constexpr, BLOCK: tl.constexpr):",
-        f"    F: tl.constexpr = S + {BLADES} * C",
-        "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "    if tl.program_id(1) == 0:",
-        "        ok = e < T * C",
-        "        at = e // C * F + S + e % C",
-        "        y_at = at + e // C * ONES",
-    ]
-    scalars = [
-        "    else:",
-        "        for part in tl.static_range((S + C - 1) // C):",
-        "            i = e + part * tl.num_programs(0) * BLOCK",
-        "            ok = i < T * S",
-        "            at = i // S * F + i % S",
-        "            x = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)",
-        "            value, slope = _activate(x, ACT)",
-        "            y_at = i // S * (F + ONES) + i % S",
-        "            _put(y_ptr + y_at, value, ok, ROUND)",
-    ]
-    gated = [f"gate * x{k}" for k in range(BLADES)]
-    passed = [f"gate * g{k}" for k in range(1, BLADES)]
-    dot = " + ".join(f"x{k} * g{k}" for k in range(BLADES))
+    def if_odd(lines: list[str]) -> list[str]:
+        return ["        if G < C:", *(f"            {line}" for line in lines)]
+
+    def always(lines: list[str]) -> list[str]:
+        return [f"        {line}" for line in lines]
+
+    def head(per_item: str) -> list[str]:
+        """The beginning of a kernel whose programs process `per_item` elements of each item."""
+        return [
+            "        C: tl.constexpr, G: tl.constexpr, S: tl.constexpr, ONES: tl.constexpr,",
+            "        ACT: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr):",
+            f"    F: tl.constexpr = S + {BLADES} * C",
+            "    e = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+            "    if tl.program_id(1) == 0:",
+            f"        ok = e < T * {per_item}",
+            f"        at = e // {per_item} * F + S + e % {per_item}",
+            f"        y_at = at + e // {per_item} * ONES",
+        ]
+
+    def scalars(per_item: str) -> list[str]:
+        return [
+            "    else:",
+            f"        for part in tl.static_range((S + {per_item} - 1) // {per_item}):",
+            "            i = e + part * tl.num_programs(0) * BLOCK",
+            "            ok = i < T * S",
+            "            at = i // S * F + i % S",
+            "            x = tl.load(x_ptr + at, mask=ok, other=0.0).to(tl.float32)",
+            "            value, slope = _activate(x, ACT)",
+            "            y_at = i // S * (F + ONES) + i % S",
+            "            _put(y_ptr + y_at, value, ok, ROUND)",
+        ]
+
+    def times_gate(name: str, first: int = 0) -> list[str]:
+        return [f"gate * {name}{k}" for k in range(first, BLADES)]
+
+    def dot(x: str, g: str) -> str:
+        return " + ".join(f"{x}{k} * {g}{k}" for k in range(BLADES))
+
+    partner = "x_ptr + at - e % C + e % C % G"
     lines = [
         "@triton.jit(do_not_specialize=['T'])",
         "def gate_forward(x_ptr, y_ptr, T,",
-        *head,
-        *load("x", "x_ptr"),
-        "        gate, _ = _gate(x0, ACT)",
-        *store("y_ptr", "y_at", gated),
+        *head("C"),
+        *always([*load("x", "x_ptr"), "part = x0"]),
+        *if_odd([f"part = tl.load({partner}, mask=ok, other=0.0).to(tl.float32)"]),
+        *always(["gate, _ = _gate(part, ACT)", *store("y_ptr", "y_at", times_gate("x"))]),
         "        _write_ones(y_ptr, e, T, F, ONES)",
-        *scalars,
+        *scalars("C"),
         "",
         "@triton.jit(do_not_specialize=['T'])",
         "def gate_backward(x_ptr, gy_ptr, gx_ptr, y_ptr, T,",
-        *head,
-        *load("x", "x_ptr"),
-        *load("g", "gy_ptr"),
-        "        gate, slope = _gate(x0, ACT)",
-        f"        dot = {dot}",
-        *store("gx_ptr", "at", ["gate * g0 + slope * dot", *passed]),
-        *store("y_ptr", "y_at", gated),
+        *head("G"),
+        *always([*load("x", "x_ptr"), *load("g", "gy_ptr")]),
+        *if_odd([*load("u", "x_ptr", " + G"), *load("h", "gy_ptr", " + G")]),
+        *always(["gate, slope = _gate(x0, ACT)", f"dot = {dot('x', 'g')}"]),
+        *if_odd([f"dot += {dot('u', 'h')}"]),
+        *always(store("gx_ptr", "at", ["gate * g0 + slope * dot", *times_gate("g", 1)])),
+        *always(store("y_ptr", "y_at", times_gate("x"))),
+        *if_odd(store("gx_ptr", "at + G", times_gate("h"))),
+        *if_odd(store("y_ptr", "y_at + G", times_gate("u"))),
         "        _write_ones(y_ptr, e, T, F, ONES)",
-        *scalars,
+        *scalars("G"),
         "            g = tl.load(gy_ptr + at, mask=ok, other=0.0).to(tl.float32)",
         "            _put(gx_ptr + at, g * slope, ok, ROUND)",
     ]

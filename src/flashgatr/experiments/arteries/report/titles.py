@@ -14,6 +14,9 @@ SYNTHETIC = """<p><strong>{some} vessels are synthetic: flashgatr made them, and
 paper's data.</strong> Errors on them cannot be compared with the paper's numbers.</p>"""
 MODELS = {
     "gatr": "GATr",
+    "gatr_e3": "GATr with types",
+    "gatr_e3_wide": "GATr with types, wider",
+    "gatr_both_signs": "GATr, both signs",
     "transformer": "Transformer",
     "pointnet2": "PointNet++",
     "gem_cnn": "GEM-CNN",

@@ -87,7 +87,7 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
     if both_signs:
         if not is_equivariant(model):
             raise ArteryError(f"--both-signs is for GATr, not for {config.model.name}")
-        model.both_signs = True
+        model.both_signs = not model.net.config.is_typed  # types make one pass exact
     return model.to(distributed.join(config.device).device).eval(), config
 
 

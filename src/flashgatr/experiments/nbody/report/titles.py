@@ -12,6 +12,8 @@ the median, the 90 % quantile and the mean of the best 99 % of the systems are t
 well. ± is the standard error over seeds.</p>"""
 MODELS = {
     "gatr": "GATr",
+    "gatr_e3": "GATr with types",
+    "gatr_e3_wide": "GATr with types, wider",
     "segnn": "SEGNN",
     "se3_transformer": "SE(3)-Transformer",
     "transformer": "Transformer",

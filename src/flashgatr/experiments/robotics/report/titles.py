@@ -14,6 +14,8 @@ the tower that stands in the end, and <i>all four</i> the share of scenes with a
 the standard error, over seeds if a model has several, and otherwise over scenes.</p>"""
 MODELS = {
     "gatr": "GATr",
+    "gatr_e3": "GATr with types",
+    "gatr_e3_wide": "GATr with types, wider",
     "transformer": "Transformer",
     "unet": "U-Net",
     "cql": "CQL",
@@ -25,6 +27,7 @@ KINDS = {
          "demonstrations and scenes: compare them with care."),
     "_turned": ("Turned scenes", "The same scenes, turned about the vertical as a whole; "
                 "in demonstrations the sides of all blocks are along the axes."),
+    "_mirrored": ("Mirrored scenes", "The same scenes, mirrored in a vertical plane."),
 }  # fmt: skip
 """Kinds of scenes by the end of the set's name: title and explanation."""
 CLOSED_LOOP = "none: acts in every frame"
@@ -32,6 +35,7 @@ CLOSED_LOOP = "none: acts in every frame"
 DENOISING = {
     "test": "test demonstrations",
     "test_turned": "the same, turned about the vertical at random",
+    "test_mirrored": "the same, mirrored in a vertical plane",
 }
 REWARDS = {"reward": "reward", "strict": "tower", "success": "all four"}
 """Metrics of planning, in percent, and their titles."""
