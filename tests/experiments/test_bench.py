@@ -277,7 +277,7 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(monkeypatch, capsys):
 def recorded(folder, monkeypatch, machine="GPU"):
     """Synthetic results of the scaling benchmark."""
     monkeypatch.setattr(results, "machine", lambda: machine)
-    for (model, width), slope in zip(scaling.LABELS, (2.0, 3.0, 1.0), strict=True):
+    for (model, width), slope in zip(scaling.LABELS, (2.0, 3.0, 1.0, 20.0, 30.0), strict=True):
         for n in (16, 1024, 65536):
             told = {} if width is None else {"width_factor": width}
             settings = {**told, "n_items": n, "checkpointing": False, "mode": "eager"}
@@ -293,6 +293,13 @@ def test_the_figure_is_drawn_from_the_results(tmp_path, monkeypatch):
     found = scaling.read(source)
     assert found["time"]["GATr, width factor 2"] == [(16, 48.0), (1024, 3072.0), (65536, 196608.0)]
     assert found["memory"].keys() == set(scaling.LABELS.values())
+    assert found["time"]["SEGNN"][0] == (16, 320.0)
+    settings = {"n_items": 16, "checkpointing": True}
+    for model in ("segnn", "gatr"):  # with recomputation: for networks on pairs only
+        results.record("scaling", model, "time", 7.0, "ms", settings, folder=tmp_path)
+    found = scaling.read(source)
+    assert found["time"]["SEGNN"][0] == (16, 7.0)
+    assert found["time"]["GATr, width factor 2"][0] == (16, 48.0)
     target = tmp_path / "images" / "scaling.png"
     scaling.draw(source, target)
     assert target.read_bytes().startswith(b"\x89PNG")
@@ -338,10 +345,12 @@ def test_days_before_the_last_are_history(tmp_path, monkeypatch):
     file = tmp_path / "scaling.jsonl"
     old = [json.loads(line) | {"date": "2001-01-01"} for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(line) + "\n" for line in old))
-    assert len(page.latest(file)) == 21
+    assert len(page.latest(file)) == 35
     settings = {"n_items": 7}
     results.record("scaling", "gatr", "time", 0.5, "ms", settings, folder=tmp_path)
-    assert [line["settings"] for line in page.latest(file)] == [settings]
+    found = page.latest(file)
+    assert [line["settings"] for line in found if line["model"] == "gatr"] == [settings]
+    assert len(found) == 1 + 21  # those of models that were not measured again stay
 
 
 def test_the_last_run_on_every_machine_is_shown(tmp_path, monkeypatch):
@@ -352,7 +361,7 @@ def test_the_last_run_on_every_machine_is_shown(tmp_path, monkeypatch):
     results.record("scaling", "gatr", "time", 0.5, "ms", settings, folder=tmp_path)
     found = page.latest(tmp_path / "scaling.jsonl")
     assert {(line["machine"], line["commit"]) for line in found} == {("A", "new"), ("B", "old")}
-    assert len(found) == 2 * 21
+    assert len(found) == 2 * 35
     assert 0.5 in [line["value"] for line in found]
     text = page.tables(tmp_path)
     assert text.count("**scaling**") == 2

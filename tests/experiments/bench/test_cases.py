@@ -22,7 +22,6 @@ from flashgatr.experiments.bench import (
     kuka_step,
     largest,
     libraries,
-    mesh_memory,
     nbody_step,
     operators,
     scaling,
@@ -30,6 +29,7 @@ from flashgatr.experiments.bench import (
     timing,
     workload,
 )
+from flashgatr.experiments.bench.accuracy import mesh_memory
 from flashgatr.experiments.bench.cpu import packed_sets
 from flashgatr.experiments.bench.cpu import step as cpu_step
 from flashgatr.experiments.bench.timing import Found

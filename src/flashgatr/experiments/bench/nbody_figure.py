@@ -18,7 +18,11 @@ FIGURE = Path("docs/images/nbody.png")
 LABELS = {
     ("nbody_figure", "gatr"): "GATr",
     ("nbody_figure_ours", "gatr"): "GATr, our recipe",
+    ("nbody_figure_baselines", "segnn"): "SEGNN",
+    ("nbody_figure_segnn", "segnn"): "SEGNN",
+    ("nbody_figure_baselines", "se3_transformer"): "SE(3)-Transformer",
     ("nbody_figure", "transformer"): "Transformer",
+    ("nbody_figure_baselines", "gca_gnn"): "GCA-GNN",
     ("nbody_figure", "mlp"): "MLP",
 }
 """By recipe and model."""
@@ -37,7 +41,9 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
     report = {"groups": groups, "reference": nothing, "straight_line": {}}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_bytes(
-        data_efficiency.draw(report, [label for label in LABELS.values() if label in found])
+        data_efficiency.draw(
+            report, [label for label in dict.fromkeys(LABELS.values()) if label in found]
+        )
     )
     print(f"drew {target} from {source}")
 
