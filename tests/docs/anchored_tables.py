@@ -19,6 +19,24 @@ def recorded(**wanted):
     }
 
 
+def of_a_cpu():
+    field = dict(n_items=1_000_000, blocks=2)
+    vessel = dict(model="pretrained", refined=11)
+    names = ("1,000,000 points of a field", "a vessel of 1,130,626 nodes")
+    for what, about in zip(names, (field, vessel), strict=True):
+        seconds = measured("anchored-cpu", "time", **about) / 1000
+        memory = measured("anchored-cpu", "memory", **about) / 1024
+        yield table_row(what, f"{seconds:.0f} s", f"{memory:.1f} GiB")
+
+
+def the_distances_of_the_vessel():
+    """The largest difference in cm, and in % of the largest distance."""
+    about = dict(model="pretrained", refined=11)
+    found = (measured("anchored-cpu", metric, **about) for metric in ("difference", "ratio"))
+    difference, ratio = found
+    return f"{difference:.3f} cm", f"{100 * ratio:.2f} %"
+
+
 def of_anchors():
     full = measured("anchored-accuracy", "epsilon_mean", anchors="all nodes", **MESHES)
     yield table_row("all nodes: full attention", "", f"{full:.2f}", "", "")

@@ -12,7 +12,7 @@ from flashgatr.experiments.bench import scaling
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
-from .anchored_tables import of_anchors
+from .anchored_tables import of_a_cpu, of_anchors, the_distances_of_the_vessel
 from .artery_tables import (
     FINE,
     OURS,
@@ -101,6 +101,7 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("kuka", "Results", of_the_rewards),
         ("arteries", "Fine meshes", of_fine_meshes),
         ("large_geometry", "What anchors cost", of_anchors),
+        ("large_geometry", "A million points on a CPU", of_a_cpu),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
@@ -118,6 +119,11 @@ def test_the_sentences_about_fine_meshes_are_true():
     seconds = prepared("processor time", fine[-1], "read and prepare")
     memory = prepared("memory", fine[-1]) / 1024
     assert f"{fine[-1]:,} takes {seconds:.0f} s of processor time and {memory:.1f} GiB" in changes
+
+
+def test_the_sentence_about_a_fine_vessel_with_anchors_is_true():
+    text = " ".join(section("large_geometry", "A million points on a CPU").split())
+    assert all(x in text for x in the_distances_of_the_vessel())
 
 
 def test_the_sentences_about_the_gpu_are_true():

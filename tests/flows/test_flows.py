@@ -90,6 +90,23 @@ def test_predictions_turn_with_the_vessel(task):
         assert float(gap) < 1e-3 * float(before.norm())
 
 
+def test_augmented_batches_are_turned_and_not_mirrored(folder):
+    torch.manual_seed(0)
+    still, turned = (
+        FlowTask(config(folder, f"data.options.augment={x}"), CPU) for x in ("false", "true")
+    )
+    torch.manual_seed(1)
+    before = still.batch(BOTH)
+    torch.manual_seed(1)
+    after = turned.batch(BOTH)
+    for row in range(2):
+        matrix = torch.linalg.lstsq(before.position[row], after.position[row]).solution
+        torch.testing.assert_close(matrix @ matrix.T, torch.eye(3), atol=1e-4, rtol=0)
+        assert torch.linalg.det(matrix) > 0
+        for x, y in ((before.normal, after.normal), (before.target, after.target)):
+            torch.testing.assert_close(x[row] @ matrix, y[row], atol=1e-4, rtol=0)
+
+
 def test_both_kinds_have_the_same_weight_in_the_loss(task):
     batch = task.batch(BOTH)
     loss, told = task.loss(task.model, batch)

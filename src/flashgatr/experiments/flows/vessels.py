@@ -91,7 +91,9 @@ class Vessels(NamedTuple):
         rows, kept = torch.cat([*anchors, *others], dim=1), torch.cat(weights, dim=1)
         if options.augment:
             matrices = turns(len(numbers), rows.device)
-            matrices = matrices * torch.linalg.det(matrices)[:, None, None]  # no reflections
+            first, second, third = matrices.unbind(1)
+            sign = (torch.linalg.cross(first, second) * third).sum(-1)
+            matrices = matrices * sign[:, None, None]  # no reflections
             rows = _turned(rows, matrices, rows.new_zeros(len(numbers), 3))
         index = torch.arange(kept.shape[1], device=rows.device).expand(kept.shape)
         return FlowBatch(*points_of(rows), index, kept)
