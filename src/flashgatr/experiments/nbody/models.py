@@ -25,11 +25,8 @@ from ..baselines.transformer import Transformer
 
 Prediction = tuple[Tensor, Tensor]
 """Positions (B, n, 3), and the regulariser (a number)."""
-
-
 _TYPES = parity("point", "translation")
 """Types of the channels of `gatr_e3`; the mass shares the one of the velocity, as both are even."""
-
 WIDE = 24
 """Multivector channels of `gatr_e3_wide`."""
 
