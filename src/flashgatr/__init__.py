@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from . import ops as ops
     from . import versors as versors
     from .anchored import AnchoredGATr as AnchoredGATr
-    from .anchored import Anchors as Anchors
     from .anchors import cell_weights as cell_weights
     from .anchors import choose_anchors as choose_anchors
     from .axial import AxialGATr as AxialGATr
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from .batch import unpack as unpack
     from .batch import unpad as unpad
     from .config import GATrConfig as GATrConfig
+    from .encoded import Anchors as Anchors
     from .geometry import embed_direction as embed_direction
     from .geometry import embed_line as embed_line
     from .geometry import embed_plane as embed_plane
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .processes import Processes as Processes
 
 _NAMES = {
-    "anchored": ["AnchoredGATr", "Anchors"],
+    "anchored": ["AnchoredGATr"],
     "anchors": ["cell_weights", "choose_anchors"],
     "axial": ["AxialGATr"],
     "batch": [
@@ -74,6 +74,7 @@ _NAMES = {
         "unpad",
     ],
     "config": ["GATrConfig"],
+    "encoded": ["Anchors"],
     "geometry": [
         "embed_direction",
         "embed_line",
@@ -109,9 +110,9 @@ _NAMES = {
 }
 _SOURCE = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = [
-    *("algebra", "anchored", "anchors", "arguments", "axial", "batch", "config", "constants"),
-    *("fast", "frame", "functional", "geometry", "io", "kernels", "model", "nn", "ops"),
-    *("precision", "processes", "shortcuts", "versors"),
+    *("algebra", "anchored", "anchors", "arguments", "axial", "batch", "cells", "config"),
+    *("constants", "encoded", "fast", "frame", "functional", "geometry", "io", "kernels"),
+    *("model", "nn", "object_types", "ops", "precision", "processes", "shortcuts", "versors"),
 ]  # attributes of the package without an import of their own
 
 if not TYPE_CHECKING:  # type checkers see the imports alone and refuse other names

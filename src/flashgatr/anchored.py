@@ -12,16 +12,16 @@ as anchors the network is GATr. The parameters are those of GATr.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import arguments
 from .anchors import anchor_sets, rows_of, select
 from .batch import Sets
 from .config import GATrConfig
+from .encoded import Anchors, check_samples, checked_weights
 from .fast import FastPath
 from .frame import Frame, JoinReference
 from .kernels.block import RowMemory
@@ -34,49 +34,6 @@ TILE = 65536
 """Queries that `decode` computes at a time."""
 
 Outputs = tuple[Tensor, Tensor]
-
-
-class Anchors(NamedTuple):
-    """What queries need to know of encoded anchors, and the anchors' own outputs."""
-
-    mv: Tensor
-    """(..., M, C, 16): output of the anchors."""
-    s: Tensor
-    """(..., M, S): output of the anchors."""
-    keys: tuple[Tensor, ...]
-    """Keys of every block, in the layout of the kernels or of the plain modules."""
-    values: tuple[Tensor, ...]
-    """Values of every block."""
-    frame: Frame
-    sets: Sets
-    weights: Tensor | None
-    """(..., M): how many items an anchor stands for; None for one each."""
-    is_fused: bool
-    """Whether keys and values are in the layout of the kernels."""
-
-    @property
-    def log_weights(self) -> Tensor | None:
-        return None if self.weights is None else self.weights.log()
-
-    def sample(self, number: int) -> Anchors:
-        """The anchors of one sample of packed sets."""
-        if self.sets.offsets is None:
-            raise ValueError("these anchors are not packed; `sample` is for packed sets")
-        begin, end = self.sets.offsets[number : number + 2].tolist()
-        center = self.frame.center
-        return self._replace(
-            mv=self.mv[begin:end],
-            s=self.s[begin:end],
-            keys=tuple(x[begin:end] for x in self.keys),
-            values=tuple(x[begin:end] for x in self.values),
-            frame=Frame(
-                self.frame.reference[number],
-                None if center is None else center[number],
-                self.frame.length,
-            ),
-            sets=Sets((end - begin,)),
-            weights=None if self.weights is None else self.weights[begin:end],
-        )
 
 
 class AnchoredGATr(GATr):
@@ -162,7 +119,7 @@ class AnchoredGATr(GATr):
             )
         mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
         theirs, rows = anchor_sets(anchors, sets), rows_of(anchors, sets)
-        weights = _checked_weights(weights, theirs, mv)
+        weights = checked_weights(weights, theirs, mv)
         chosen, read, gathering = select(mv, rows, sets, anchors), theirs, None
         if processes is not None and processes.size > 1:
             gathering = Gathering(processes, theirs, mv, weights is not None)
@@ -212,7 +169,7 @@ class AnchoredGATr(GATr):
         mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
         if sets.is_plain and not sets.shape[-1]:
             raise ValueError(f"expected at least one anchor, got shape {tuple(mv.shape)}")
-        weights = _checked_weights(weights, sets, mv)
+        weights = checked_weights(weights, sets, mv)
         frame = self._frame_or(frame, mv, sets, join_reference, center)
         log_weights = None if weights is None else weights.log()
         mv = frame.enter(mv, sets)
@@ -253,7 +210,7 @@ class AnchoredGATr(GATr):
         if tile is not None and (not isinstance(tile, int) or tile < 1):
             raise ValueError(f"tile must be an integer of at least 1, or None; got {tile!r}")
         mv, s, sets = self._checked(mv, s, mask, offsets, None)
-        _check_samples(state, sets)
+        check_samples(state, sets)
         if tile is None or torch.compiler.is_compiling():
             mv, s = self._read(state, mv, s, sets)
             return sets.keep(mv), sets.keep(s)
@@ -376,38 +333,3 @@ class AnchoredGATr(GATr):
 def _joined(parts: Sequence[tuple[Any, ...]], dim: int) -> Any:
     """The parts' first tensors joined along the items' axis, their second ones, and so on."""
     return tuple(torch.cat(x, dim=dim) for x in zip(*parts, strict=True))
-
-
-def _checked_weights(weights: Tensor | None, sets: Sets, mv: Tensor) -> Tensor | None:
-    """The weights of anchors in the dtype of mv; one in the padding."""
-    if weights is None:
-        return None
-    if not isinstance(weights, Tensor):
-        raise TypeError(f"weights must be a tensor, got {type(weights).__name__}")
-    if weights.shape != sets.shape:
-        raise ValueError(
-            f"weights must have the shape of the anchors, {tuple(sets.shape)}; got "
-            f"{tuple(weights.shape)}"
-        )
-    if sets.mask is not None:
-        weights = torch.where(sets.mask, weights, 1)
-    if arguments.can_be_read(weights) and not bool((weights > 0).all()):
-        raise ValueError(
-            "weights must be positive, but some are zero, negative or NaN; leave out anchors "
-            "that stand for no items"
-        )
-    return weights.to(mv)
-
-
-def _check_samples(state: Anchors, sets: Sets) -> None:
-    if not isinstance(state, Anchors):
-        raise TypeError(f"state must be what encode returned, got {type(state).__name__}")
-    theirs = state.sets
-    if (theirs.offsets is None) != (sets.offsets is None):
-        packed, other = ("queries", "anchors") if theirs.offsets is None else ("anchors", "queries")
-        raise ValueError(f"only the {packed} are packed; pass offsets for the {other}, too")
-    if theirs.samples != sets.samples:
-        raise ValueError(
-            f"the anchors have samples of shape {theirs.samples}, the queries {sets.samples}; they "
-            "must agree"
-        )

@@ -3,10 +3,10 @@
     farthest   first the item farthest from the centroid (or a random one, for a seed other than 0),
                then always the item farthest from all anchors so far
     random     the items with the largest random keys, which depend on item numbers alone
+    medoids    random items, each then replaced by the item nearest to the centroid of its cell
 
-Motions preserve distances, but not their rounding. On regular shapes many items are equally far,
-and rounding would decide between them. All squared distances within a tolerance of the largest
-therefore count as equal, and the item of the lowest number is taken.
+All squared distances within a tolerance of the largest count as equal, and the item of the lowest
+number is taken: see `cells`, which says why.
 
 Shapes: B samples, N items, M anchors; position_BN3.
 """
@@ -21,14 +21,11 @@ from torch import Tensor
 
 from . import arguments
 from .batch import Sets, packed_to_padded
+from .cells import TOLERANCES, centred, counts, medoids, nearest
 
-_TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""The tolerance of squared distances, relative to the sample's squared radius.
-
-A motion changes them by about 1e-7 in float32 and 1e-16 in float64.
-"""
-_PAIRS = 1 << 22
-"""`cell_weights` computes about this many distances at a time."""
+METHODS = ("farthest", "random", "medoids")
+_SEEN = 64
+"""Medoids are computed among so many random items per anchor, of a sample that has more."""
 _STEP, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 """The constants of SplitMix64, as signed integers."""
 
@@ -37,22 +34,24 @@ def choose_anchors(
     position: Tensor,
     count: int,
     *,
-    method: Literal["farthest", "random"] = "farthest",
+    method: Literal["farthest", "random", "medoids"] = "farthest",
     mask: Tensor | None = None,
     offsets: Tensor | None = None,
-    seed: int = 0,
+    seed: int | Tensor = 0,
 ) -> Tensor:
     """Numbers of `count` items of every sample: (..., count), or (B · count) for packed sets.
 
     position: (..., N, 3), float32 or float64.
     method: "farthest" spreads the anchors evenly over the shape; "random" does not look at the
-        positions. Both choose an item at most once.
+        positions; "medoids" are as dense as the items, and each is amid the items nearest to it.
+        All of them choose an item at most once.
     mask, offsets: as for `GATr`. For packed sets the numbers count the items of all samples, so
         that `position[index]` is packed again, with `count` items per sample.
     seed: of the random item numbers, which depend on it, on the number of the sample and on how
         many valid items the sample has. They are the same on every device. "random" takes them as
-        anchors. "farthest" begins with the first of them, or, for seed 0, with the item farthest
-        from the centroid.
+        anchors, and "medoids" begins with them. "farthest" begins with the first of them, or, for
+        seed 0, with the item farthest from the centroid. A tensor (one 64-bit integer on the device
+        of the positions) may change between the replays of a CUDA graph.
 
     >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
     >>> choose_anchors(line, 3)
@@ -67,8 +66,11 @@ def choose_anchors(
         sets = Sets(position.shape[:-1], mask=mask)
     if method == "random":
         index = _random(sets, count, seed, position.device)
+    elif method == "medoids":
+        index = _medoids(position, sets, count, seed)
     else:
-        first = _random(sets, 1, seed, position.device) if seed else None
+        begins_far = isinstance(seed, int) and seed == 0
+        first = None if begins_far else _random(sets, 1, seed, position.device)
         index = _farthest(position, sets, count, first)
     return index if begins is None else (index + begins).flatten()
 
@@ -84,8 +86,8 @@ def cell_weights(
     """The number of items for which each anchor is the nearest one, in the shape of `index`.
 
     index: as `choose_anchors` returns it. If several anchors are nearest, up to the tolerance of
-    `choose_anchors`, the item counts for the first. The weights of a sample add up to its number of
-    valid items. Their dtype is that of `position`.
+    `choose_anchors`, the item counts for the first; an anchor counts for itself. The weights of a
+    sample add up to its number of valid items. Their dtype is that of `position`.
 
     >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
     >>> cell_weights(line, torch.tensor([3, 1]))
@@ -93,17 +95,17 @@ def cell_weights(
     """
     sets = _checked_sets(position, mask, offsets)
     anchors = anchor_sets(index, sets)
-    chosen = select(position, rows_of(index, sets), sets, index)
-    if sets.offsets is not None:
-        groups = zip(position.split(sets.lengths), chosen.split(anchors.lengths), strict=True)
-    else:
-        items = position.reshape(-1, *position.shape[-2:]).unbind()
-        if mask is not None:
-            valid = mask.reshape(-1, mask.shape[-1])
-            items = tuple(x[keep] for x, keep in zip(items, valid, strict=True))
-        groups = zip(items, chosen.reshape(-1, *chosen.shape[-2:]).unbind(), strict=True)
-    found = [_cells(*group) for group in groups]
-    return torch.cat(found).reshape(index.shape) if found else position.new_zeros(index.shape)
+    if sets.offsets is None:
+        return _cells(position, sets, index)
+    if not len(sets.lengths):
+        return position.new_zeros(index.shape)
+    groups = zip(
+        position.split(sets.lengths),
+        index.split(anchors.lengths),
+        sets.offsets,  # one more than there are groups
+        strict=False,
+    )
+    return torch.cat([_cells(x, Sets(x.shape[:-1]), i - begin) for x, i, begin in groups])
 
 
 def anchor_sets(index: Tensor, sets: Sets) -> Sets:
@@ -147,9 +149,9 @@ def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = N
     The loop only launches kernels on tensors of fixed shape and reads nothing from the device, so
     that a CUDA graph can capture it.
     """
-    centred, radius = _centred(position, sets)
-    tolerance = _TOLERANCES[position.dtype] * radius.reshape(-1, 1)
-    x_BN3 = centred.reshape(-1, *centred.shape[-2:])
+    x, radius = centred(position, sets)
+    tolerance = TOLERANCES[position.dtype] * radius.reshape(-1, 1)
+    x_BN3 = x.reshape(-1, *x.shape[-2:])
     square_BN1 = x_BN3.square().sum(-1, keepdim=True)
     distance_BN1, nearest_BN = square_BN1.clone(), square_BN1.squeeze(-1).clone()
     if sets.mask is not None:
@@ -172,15 +174,16 @@ def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = N
     return index_BM.reshape(*sets.samples, count)
 
 
-def _random(sets: Sets, count: int, seed: int, device: torch.device) -> Tensor:
+def _random(sets: Sets, count: int, seed: int | Tensor, device: torch.device) -> Tensor:
     """The items of padded sets with the largest random keys, (..., count).
 
     SplitMix64 maps (seed, sample, number of the valid item) to the key. For one sample it is a
     bijection, so no two keys are equal.
     """
-    start = torch.full((1,), seed, dtype=torch.int64, device=device)
+    if isinstance(seed, int):
+        seed = torch.full((1,), seed, dtype=torch.int64, device=device)
     samples = torch.arange(math.prod(sets.samples), device=device).reshape(*sets.samples, 1)
-    key = _mixed(_mixed(_mixed(start) + samples) + sets.positions(device))
+    key = _mixed(_mixed(_mixed(seed) + samples) + sets.positions(device))
     if sets.mask is not None:
         key = key.masked_fill(~sets.mask, torch.iinfo(torch.int64).min)
     return key.topk(count, dim=-1).indices
@@ -195,31 +198,34 @@ def _mixed(x: Tensor) -> Tensor:
     return folded(folded(folded(x + _STEP, 30) * _FIRST, 27) * _SECOND, 31)
 
 
-def _centred(position: Tensor, sets: Sets) -> tuple[Tensor, Tensor]:
-    """Positions relative to the centroid in float64, padding at zero, and the squared radius."""
-    wide = sets.keep(position.double())
-    centred = sets.keep(wide - sets.spread(sets.mean(wide)))
-    square = centred.square().sum(-1)
-    if not square.shape[-1]:
-        return centred, square.new_zeros(sets.samples)
-    return centred, square.amax(-1)
+@torch.no_grad()
+def _medoids(position: Tensor, sets: Sets, count: int, seed: int | Tensor) -> Tensor:
+    """Medoids of padded sets, (..., count), among _SEEN random items per anchor."""
+    shape, few = sets.samples, min(sets.shape[-1], _SEEN * count)
+    x, radius = centred(position, sets)
+    index = _random(sets, count, seed, position.device).reshape(-1, count)
+    mask = None if sets.mask is None else sets.mask.reshape(-1, sets.shape[-1])
+    x_BN3, seen = x.reshape(-1, *x.shape[-2:]), None
+    if few < sets.shape[-1]:  # the anchors are the first of these items
+        seen = _random(sets, few, seed, position.device).reshape(-1, few).sort(-1).values
+        index = torch.searchsorted(seen, index)
+        x_BN3 = x_BN3.take_along_dim(seen[..., None], 1)
+        mask = None if mask is None else mask.take_along_dim(seen, 1)
+    found = medoids(x_BN3, mask, index, TOLERANCES[position.dtype] * radius.reshape(-1))
+    if seen is not None:
+        found = seen.take_along_dim(found, 1)
+    return found.reshape(*shape, count)
 
 
-def _cells(position: Tensor, anchors: Tensor) -> Tensor:
-    """Items (N, 3) per nearest anchor (M, 3) of one sample."""
-    sets = Sets(position.shape[:-1])
-    centred, radius = _centred(position, sets)
-    x_M3 = anchors.double() - sets.mean(position.double())
-    square_M = x_M3.square().sum(-1)
-    counts = position.new_zeros(len(anchors))
-    if not len(anchors):
-        return counts
-    for tile in centred.split(max(_PAIRS // len(anchors), 1)):
-        distance = torch.addmm(square_M, tile, x_M3.T, alpha=-2)  # less the same for all anchors
-        most = distance.amin(-1, keepdim=True) + _TOLERANCES[position.dtype] * radius
-        nearest = (distance <= most).byte().argmax(-1)  # the first of these
-        counts.index_add_(0, nearest, counts.new_ones(len(tile)))
-    return counts
+def _cells(position: Tensor, sets: Sets, index: Tensor) -> Tensor:
+    """Valid items per nearest anchor, of padded or plain sets."""
+    x, radius = centred(position, sets)
+    x_BN3, index_BM = x.reshape(-1, *x.shape[-2:]), index.reshape(-1, index.shape[-1])
+    if not index.numel():
+        return position.new_zeros(index.shape)
+    own = nearest(x_BN3, index_BM, TOLERANCES[position.dtype] * radius.reshape(-1))
+    mask = None if sets.mask is None else sets.mask.reshape(own.shape)
+    return counts(own, mask, index.shape[-1]).to(position).reshape(index.shape)
 
 
 def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None) -> Sets:
@@ -227,7 +233,7 @@ def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None)
         raise TypeError(f"position must be a tensor, got {type(position).__name__}")
     if position.dim() < 2 or position.shape[-1] != 3:
         raise ValueError(f"expected positions (..., N, 3), got {tuple(position.shape)}")
-    if position.dtype not in _TOLERANCES:
+    if position.dtype not in TOLERANCES:
         raise TypeError(
             f"position must be float32 or float64, got {position.dtype}; convert it with .float()"
         )
@@ -237,10 +243,16 @@ def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None)
     return sets
 
 
-def _check_choice(count: int, method: str, seed: int, sets: Sets) -> None:
-    if method not in ("farthest", "random"):
-        raise ValueError(f"unknown method {method!r}; expected 'farthest' or 'random'")
-    if not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
+def _check_choice(count: int, method: str, seed: int | Tensor, sets: Sets) -> None:
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}; expected {' or '.join(map(repr, METHODS))}")
+    if isinstance(seed, Tensor):
+        if seed.dtype != torch.int64 or seed.numel() != 1:
+            raise ValueError(
+                f"a seed that is a tensor must be one 64-bit integer, got {seed.numel()} of "
+                f"{seed.dtype}"
+            )
+    elif not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
     if not isinstance(count, int) or count < 1:
         raise ValueError(f"count must be an integer of at least 1, got {count!r}")

@@ -17,7 +17,7 @@ from typing import Any
 from .functional import ACTIVATIONS
 from .functional.features import head_widths, weighted_terms
 from .functional.linear import halves
-from .geometry import check_parity
+from .object_types import check_parity
 
 HALVES = ("attention", "mlp")
 """The halves of a block."""

@@ -16,7 +16,6 @@ from .algebra import BLADES, E123, EUCLIDEAN, NORMAL, NULL, PGA
 from .batch import Sets
 from .constants import constant, indices
 from .geometry import (
-    check_parity,
     embed_plane,
     embed_point,
     embed_rotation,
@@ -25,6 +24,7 @@ from .geometry import (
     extract_point,
     matrix_to_quaternion,
 )
+from .object_types import check_parity
 from .ops import inverse, product, sandwich
 
 Kind = Literal["E(3)", "SE(3)", "rotation", "translation", "reflection"]

@@ -33,8 +33,14 @@ def make_data(*items):
 
 
 def gap(found, expected):
-    """The largest difference of two pairs of tensors, relative to the largest number."""
+    """The largest difference of several tensors, relative to the largest number of all."""
     found, expected = ([x.detach() for x in pair] for pair in (found, expected))
     size = max(float(x.abs().max()) for x in expected if x.numel())
     pairs = zip(found, expected, strict=True)
     return max(float((x - y).abs().max()) for x, y in pairs if y.numel()) / size
+
+
+def largest_gap(found, expected):
+    """The largest `gap` of a single tensor, so that small tensors count as much as large ones."""
+    pairs = zip(found, expected, strict=True)
+    return max(gap([x], [y]) for x, y in pairs if y.numel())

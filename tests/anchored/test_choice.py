@@ -4,38 +4,48 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from flashgatr import anchors
+from flashgatr import anchors, cells
 from flashgatr.anchors import anchor_sets, cell_weights, choose_anchors
 from flashgatr.batch import pack, pad
 
 from .shapes import SHAPES, collinear, moved, regular_tube
 
 MOTIONS = range(100)
+METHODS = ("farthest", "medoids")
+"""The methods that look at positions."""
 
 
 def overlap(found, expected):
     return len(set(found.tolist()) & set(expected.tolist())) / len(expected)
 
 
+def chosen_in_copies(points, method):
+    """A sixth of the points, chosen from them, and from each of their copies."""
+    copies, count = moved(points, MOTIONS, points.dtype), len(points) // 6
+    if method == "farthest":
+        return choose_anchors(points, count), choose_anchors(copies, count)
+    # One by one: the random items with which medoids begin depend on the number of the sample.
+    found = [choose_anchors(x, count, method=method) for x in copies]
+    return choose_anchors(points, count, method=method), torch.stack(found)
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_choice_is_the_same_after_every_motion_in_float64(name):
-    points = SHAPES[name]
-    expected = choose_anchors(points, len(points) // 6)
-    found = choose_anchors(moved(points, MOTIONS, torch.float64), len(points) // 6)
+def test_the_choice_is_the_same_after_every_motion_in_float64(name, method):
+    expected, found = chosen_in_copies(SHAPES[name], method)
     assert bool((found == expected).all())
 
 
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_choice_is_the_same_after_99_of_100_motions_in_float32(name):
-    points = SHAPES[name].float()
-    expected = choose_anchors(points, len(points) // 6)
-    found = choose_anchors(moved(points, MOTIONS, torch.float32), len(points) // 6)
+def test_the_choice_is_the_same_after_99_of_100_motions_in_float32(name, method):
+    expected, found = chosen_in_copies(SHAPES[name].float(), method)
     assert int((found == expected).all(-1).sum()) >= 99
     assert min(overlap(x, expected) for x in found) >= 0.99
 
 
 def test_without_tolerance_motions_would_change_the_choice(monkeypatch):
-    monkeypatch.setitem(anchors._TOLERANCES, torch.float64, 0.0)
+    monkeypatch.setitem(cells.TOLERANCES, torch.float64, 0.0)
     points = regular_tube()
     found = choose_anchors(moved(points, range(5), torch.float64), 60)
     assert max(overlap(x, choose_anchors(points, 60)) for x in found) < 0.9
@@ -59,7 +69,34 @@ def test_farthest_points_are_those_of_the_definition():
         assert index[i] == int(away[:, index[:i]].amin(-1).argmax())
 
 
-@pytest.mark.parametrize("method", ["farthest", "random"])
+def test_medoids_are_those_of_the_definition():
+    points = torch.randn(80, 3, dtype=torch.float64)
+    expected = choose_anchors(points, 12, method="random", seed=5).tolist()
+    for _ in range(cells.ROUNDS):
+        own = torch.cdist(points, points[expected]).argmin(-1)
+        members = [(own == i).nonzero()[:, 0] for i in range(12)]
+        away = [(points[x] - points[x].mean(0)).norm(dim=-1) for x in members]
+        expected = [int(x[d.argmin()]) for x, d in zip(members, away, strict=True)]
+    assert choose_anchors(points, 12, method="medoids", seed=5).tolist() == expected
+
+
+def test_medoids_of_many_items_are_those_of_a_random_sample(monkeypatch):
+    monkeypatch.setattr(anchors, "_SEEN", 4)
+    points = torch.randn(2, 300, 3)
+    seen = choose_anchors(points, 40, method="random", seed=1).sort(-1).values
+    found = choose_anchors(points, 10, method="medoids", seed=1)
+    assert all(set(x.tolist()) <= set(y.tolist()) for x, y in zip(found, seen, strict=True))
+    masked = torch.cat([points, torch.full((2, 9, 3), torch.nan)], dim=1)
+    mask = torch.arange(309).expand(2, -1) < 300
+    assert torch.equal(choose_anchors(masked, 10, method="medoids", seed=1, mask=mask), found)
+
+
+def test_the_weight_of_an_anchor_is_at_least_one():
+    points = torch.tensor([[0.0, 0, 0], [0, 0, 0], [1, 0, 0], [9, 0, 0]])
+    assert cell_weights(points, torch.tensor([0, 1, 2])).tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize("method", anchors.METHODS)
 def test_every_item_is_chosen_once_at_most(method):
     for points in (torch.zeros(9, 3), torch.randn(9, 3), collinear()[:9].float()):
         assert sorted(choose_anchors(points, 9, method=method).tolist()) == list(range(9))
@@ -70,9 +107,9 @@ def test_without_ties_a_permutation_of_the_items_permutes_the_choice():
     assert torch.equal(order[choose_anchors(points[order], 30)], choose_anchors(points, 30))
 
 
-@pytest.mark.parametrize("method", ["farthest", "random"])
+@pytest.mark.parametrize("method", anchors.METHODS)
 def test_padded_packed_and_stacked_sets_agree(method):
-    seed = 3 if method == "random" else 0  # then samples do not depend on their numbers
+    seed = 0 if method == "farthest" else 3  # then samples do not depend on their numbers
     sets = [torch.randn(n, 3) for n in (9, 5, 12)]
     (padded, mask), (packed, offsets) = pad(sets), pack(sets)
     padded[~mask] = torch.nan
@@ -129,6 +166,15 @@ def test_random_keys_are_those_of_splitmix64(seed):
         assert found[sample].tolist() == order[:10]
 
 
+@pytest.mark.parametrize("method", anchors.METHODS)
+def test_a_seed_may_be_a_tensor(method):
+    points = torch.randn(2, 40, 3)
+    found = choose_anchors(points, 6, method=method, seed=torch.tensor([5]))
+    assert torch.equal(found, choose_anchors(points, 6, method=method, seed=5))
+    with pytest.raises(ValueError, match="must be one 64-bit integer, got 2 of"):
+        choose_anchors(points, 6, method=method, seed=torch.tensor([5, 6]))
+
+
 def test_random_choices_are_uniform():
     counts = torch.zeros(20)
     for seed in range(500):
@@ -139,7 +185,9 @@ def test_random_choices_are_uniform():
 
 def test_the_loop_reads_nothing_from_the_device():
     with FakeTensorMode():
-        assert choose_anchors(torch.empty(2, 50, 3), 7).shape == (2, 7)
+        for method in anchors.METHODS:
+            index = choose_anchors(torch.empty(2, 50, 3), 7, method=method)
+            assert cell_weights(torch.empty(2, 50, 3), index).shape == (2, 7)
 
 
 def test_weights_count_the_nearest_anchors_whatever_the_tile(monkeypatch):
@@ -147,13 +195,13 @@ def test_weights_count_the_nearest_anchors_whatever_the_tile(monkeypatch):
     index = choose_anchors(points, 25)
     expected = torch.cdist(points, points[index]).argmin(-1).bincount(minlength=25)
     assert torch.equal(cell_weights(points, index), expected.double())
-    monkeypatch.setattr(anchors, "_PAIRS", 700)
+    monkeypatch.setattr(cells, "PAIRS", 700)
     assert torch.equal(cell_weights(points, index), expected.double())
 
 
 def test_empty_batches_have_empty_choices():
     empty = torch.zeros(0, 5, 3)
-    for method in ("farthest", "random"):
+    for method in anchors.METHODS:
         index = choose_anchors(empty, 2, method=method)
         assert index.shape == (0, 2)
         assert cell_weights(empty, index).shape == (0, 2)
@@ -164,7 +212,7 @@ def test_empty_batches_have_empty_choices():
     [
         (dict(count=6), "got count=6, but a sample has only 5 items"),
         (dict(count=0), "count must be an integer of at least 1, got 0"),
-        (dict(method="nearest"), "unknown method 'nearest'; expected 'farthest' or 'random'"),
+        (dict(method="nearest"), "unknown method 'nearest'; expected 'farthest' or 'random' or"),
         (dict(seed=1.5), "seed must be a 64-bit integer, got 1.5"),
         (dict(position=torch.full((5, 3), torch.nan)), "position has NaN or infinite values"),
         (dict(position=torch.zeros(5, 2)), r"expected positions \(..., N, 3\), got \(5, 2\)"),

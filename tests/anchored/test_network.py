@@ -9,8 +9,9 @@ import torch
 from flashgatr import AnchoredGATr, AxialGATr, GATr, LoadError, embed_point, versors
 from flashgatr.batch import pack, pad
 from flashgatr.kernels.paths import plain_kernels
+from tests.network.networks import SMALL
 
-from .networks import VARIANTS, gap, make_data, make_net
+from .networks import VARIANTS, largest_gap, make_data, make_net
 
 PATHS = {"fused": contextlib.nullcontext, "plain": plain_kernels}
 
@@ -33,10 +34,10 @@ def test_with_all_items_as_anchors_the_network_is_gatr(name):
     mv, s = make_data(2, 9)
     expected = GATr.forward(net, mv, s)
     state = net.encode(mv, s)
-    assert gap(net(mv, s), expected) == 0
-    assert gap(net(mv, s, anchors=torch.arange(9).expand(2, -1)), expected) < 1e-12
-    assert gap((state.mv, state.s), expected) < 1e-12
-    assert gap(net.decode(state, mv, s, tile=4), expected) < 1e-12
+    assert largest_gap(net(mv, s), expected) == 0
+    assert largest_gap(net(mv, s, anchors=torch.arange(9).expand(2, -1)), expected) < 1e-12
+    assert largest_gap((state.mv, state.s), expected) < 1e-12
+    assert largest_gap(net.decode(state, mv, s, tile=4), expected) < 1e-12
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -49,9 +50,9 @@ def test_one_call_is_encode_and_decode(name):
     given = mv.take_along_dim(at[..., None], 1), s.take_along_dim(at, 1)
     state = net.encode(*given, weights=weights)
     for tile in (3, 10, 64, None):
-        assert gap(net.decode(state, mv, s, tile=tile), found) < 1e-12
+        assert largest_gap(net.decode(state, mv, s, tile=tile), found) < 1e-12
     anchors = [x.take_along_dim(i, 1) for x, i in zip(found, (at[..., None], at), strict=True)]
-    assert gap(anchors, (state.mv, state.s)) < 1e-12
+    assert largest_gap(anchors, (state.mv, state.s)) < 1e-12
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -71,12 +72,12 @@ def test_gradients_are_those_of_gatr_with_masked_attention(name):
     out = GATr.forward(net, mv, s, attention_mask=bias, frame=frame)
     expected = gradients(out)
     found = net(mv, s, anchors=index, weights=weights)
-    assert gap(found, out) < 1e-12
-    assert gap(gradients(found), expected) < 1e-10
+    assert largest_gap(found, out) < 1e-12
+    assert largest_gap(gradients(found), expected) < 1e-10
     for tile in (4, None):
         state = net.encode(mv[index], s[index], weights=weights)
         found = net.decode(state, mv, s, tile=tile)
-        assert gap(gradients(found), expected) < 1e-10
+        assert largest_gap(gradients(found), expected) < 1e-10
 
 
 def test_the_weight_two_is_an_anchor_given_twice():
@@ -86,9 +87,9 @@ def test_the_weight_two_is_an_anchor_given_twice():
     state = net.encode(mv, s, weights=torch.tensor([1, 1, 2, 1, 1]))
     # the frame is a mean over the anchors, to which a copy would add
     doubled = net.encode(mv[twice], s[twice], frame=state.frame)
-    assert gap((doubled.mv[:5], doubled.s[:5]), (state.mv, state.s)) < 1e-13
+    assert largest_gap((doubled.mv[:5], doubled.s[:5]), (state.mv, state.s)) < 1e-13
     expected = net.decode(doubled, query, query_s, tile=8)
-    assert gap(net.decode(state, query, query_s, tile=8), expected) < 1e-13
+    assert largest_gap(net.decode(state, query, query_s, tile=8), expected) < 1e-13
 
 
 def test_queries_in_any_order_and_number_have_the_same_bits():
@@ -116,8 +117,8 @@ def test_anchors_and_queries_move_with_any_motion():
         u = versors.sample(dtype=torch.float64)
         moved = net.encode(versors.apply(u, mv), s)
         found, found_s = net.decode(moved, versors.apply(u, query), query_s, tile=9)
-        assert gap((found, found_s), (versors.apply(u, expected), expected_s)) < 1e-11
-        assert gap((moved.mv,), (versors.apply(u, state.mv),)) < 1e-11
+        assert largest_gap((found, found_s), (versors.apply(u, expected), expected_s)) < 1e-11
+        assert largest_gap((moved.mv,), (versors.apply(u, state.mv),)) < 1e-11
 
 
 def test_far_from_the_origin_nothing_but_the_input_is_rounded():
@@ -131,7 +132,7 @@ def test_far_from_the_origin_nothing_but_the_input_is_rounded():
     for distance in (0.0, 1e4):
         mv = embed_point(points + distance).float()
         expected = scalars(exact, mv.double(), s.double())
-        assert gap([x.double() for x in scalars(net, mv, s)], expected) < 1e-5
+        assert largest_gap([x.double() for x in scalars(net, mv, s)], expected) < 1e-5
 
 
 def test_packed_and_padded_sets_are_their_samples():
@@ -151,7 +152,7 @@ def test_packed_and_padded_sets_are_their_samples():
     state = net.encode(mv, s, weights=w, offsets=offsets)
     expected = [torch.cat(x) for x in zip(*alone, strict=True)]
     for tile in (4, None):
-        assert gap(net.decode(state, q, q_s, offsets=begins, tile=tile), expected) < 1e-12
+        assert largest_gap(net.decode(state, q, q_s, offsets=begins, tile=tile), expected) < 1e-12
     (mv, mask), (s, _), (w, _) = (
         pad([a[0] for a in anchors]),
         pad([a[1] for a in anchors]),
@@ -161,7 +162,7 @@ def test_packed_and_padded_sets_are_their_samples():
     state = net.encode(mv, s, weights=w, mask=mask)
     for tile in (4, None):
         found = net.decode(state, q, q_s, mask=valid, tile=tile)
-        assert gap([x[valid] for x in found], expected) < 1e-12
+        assert largest_gap([x[valid] for x in found], expected) < 1e-12
         assert all(bool((x[~valid] == 0).all()) for x in found)
 
 
@@ -172,23 +173,23 @@ def test_one_call_on_packed_and_padded_sets_is_that_on_the_samples():
     expected = [torch.cat(x) for x in zip(*alone, strict=True)]
     (mv, offsets), (s, _) = pack([x[0] for x in data]), pack([x[1] for x in data])
     index = torch.cat([i + begin for i, begin in zip(numbers, offsets, strict=False)])
-    assert gap(net(mv, s, anchors=index, offsets=offsets), expected) < 1e-12
+    assert largest_gap(net(mv, s, anchors=index, offsets=offsets), expected) < 1e-12
     (mv, mask), (s, _) = pad([x[0] for x in data]), pad([x[1] for x in data])
     found = net(mv, s, anchors=torch.stack(numbers), mask=mask)
-    assert gap([x[mask] for x in found], expected) < 1e-12
+    assert largest_gap([x[mask] for x in found], expected) < 1e-12
 
 
 def test_one_anchor_equal_points_and_no_queries():
     net, (mv, s) = make_net(), make_data(1)
     state = net.encode(mv, s)
     same = net.decode(state, mv.expand(5, -1, -1), s.expand(5, -1), tile=5)
-    assert gap(same, (state.mv.expand(5, -1, -1), state.s.expand(5, -1))) < 1e-13
+    assert largest_gap(same, (state.mv.expand(5, -1, -1), state.s.expand(5, -1))) < 1e-13
     for tile in (4, None):
         out, out_s = net.decode(state, mv[:0], s[:0], tile=tile)
         assert out.shape == (0, 2, 16)
         assert out_s.shape == (0, 3)
     equal = net(mv.expand(6, -1, -1), s.expand(6, -1), anchors=torch.tensor([0, 4]))
-    assert gap(equal, [x[:1].expand_as(x) for x in equal]) < 1e-13
+    assert largest_gap(equal, [x[:1].expand_as(x) for x in equal]) < 1e-13
 
 
 def test_a_field_embeds_tile_by_tile():
@@ -215,9 +216,9 @@ def test_files_are_those_of_gatr(tmp_path):
     net, (mv, s) = make_net(), make_data(5)
     net.save_pretrained(tmp_path / "anchored")
     plain = GATr.from_pretrained(tmp_path / "anchored")
-    assert gap(plain(mv, s), net(mv, s)) == 0
+    assert largest_gap(plain(mv, s), net(mv, s)) == 0
     plain.save_pretrained(tmp_path / "plain")
-    assert gap(AnchoredGATr.from_pretrained(tmp_path / "plain")(mv, s), net(mv, s)) == 0
+    assert largest_gap(AnchoredGATr.from_pretrained(tmp_path / "plain")(mv, s), net(mv, s)) == 0
     AxialGATr(net.config).save_pretrained(tmp_path / "axial")
     with pytest.raises(LoadError, match="holds a AxialGATr, not a GATr"):
         AnchoredGATr.from_pretrained(tmp_path / "axial")
@@ -263,3 +264,42 @@ def test_keys_of_the_kernels_are_not_read_by_the_modules(path):
         return
     with plain_kernels(), pytest.raises(ValueError, match="encode the anchors again"):
         net.decode(state, mv, s, tile=5)
+
+
+def test_a_network_in_memory_becomes_an_anchored_one_with_the_same_parameters():
+    plain = GATr(**SMALL).double().eval()
+    mv, s = make_data(2, 7)
+    net = AnchoredGATr.from_gatr(plain)
+    assert net.obstacle(mv) == plain.obstacle(mv)
+    assert largest_gap(net(mv, s), plain(mv, s)) == 0
+    with torch.no_grad():
+        plain.linear_out.weight.mul_(2.0)
+    assert largest_gap(net(mv, s), plain(mv, s)) == 0
+    assert not net.training
+    with pytest.raises(TypeError, match="expected a GATr, got AxialGATr"):
+        AnchoredGATr.from_gatr(AxialGATr(**SMALL))
+
+
+def test_gradients_of_all_inputs_are_those_of_finite_differences():
+    net = make_net(num_blocks=1, hidden_mv_channels=2, hidden_s_channels=4)
+    (mv, s), (query, query_s) = make_data(3), make_data(2)
+    weights = torch.tensor([1.0, 2.0, 0.5]).double()
+
+    def run(mv, s, weights, query, query_s):
+        state = net.encode(mv, s, weights=weights)
+        return net.decode(state, query, query_s, tile=2)
+
+    given = [x.requires_grad_() for x in (mv, s, weights, query, query_s)]
+    assert torch.autograd.gradcheck(run, given, atol=1e-6, fast_mode=True)
+
+
+def test_anchors_do_not_see_the_queries():
+    net, (mv, s), index = make_net(), make_data(12), torch.tensor([2, 7, 5])
+    with torch.no_grad():
+        out, out_s = net(mv, s, anchors=index)
+        other, other_s = make_data(12)
+        other[index], other_s[index] = mv[index], s[index]
+        changed, changed_s = net(other, other_s, anchors=index)
+    found, expected = (changed[index], changed_s[index]), (out[index], out_s[index])
+    assert largest_gap(found, expected) < 1e-12
+    assert largest_gap((changed, changed_s), (out, out_s)) > 1e-3

@@ -37,6 +37,11 @@ def test_a_batch_holds_whole_meshes_one_after_another():
     np.testing.assert_allclose(target[last] * LABEL_SCALE, meshes[1].wss, rtol=1e-6)
 
 
+def test_models_see_the_stress_in_the_unit_of_the_networks_trained_so_far():
+    mesh, batch = walls("", "train")[2], make("data.options.orientation=canonical").batch
+    np.testing.assert_allclose(batch(torch.tensor([2])).target * 53.836, mesh.wss, rtol=1e-6)
+
+
 def test_levels_of_a_mesh_are_renumbered_in_a_batch():
     scales = Hierarchy((0.5,), (1.0,), most=4, convolves=False)
     small, large = with_levels([tube(0, 12), tube(1, 18)], scales)
@@ -218,7 +223,7 @@ def test_padded_meshes_are_whole_and_turned_one_by_one():
     packed = make("data.options.orientation=canonical")._train
     meshes = [walls("", "train")[k] for k in (3, 0)]
     given = MeshPair(torch.tensor([3, 0, -1]), torch.arange(256))
-    position, normal, geodesic, target, mask, valid = packed.padded(given)
+    position, normal, geodesic, target, mask, valid = packed.padded(given)[:6]
     assert valid.sum(1).tolist() == [mesh.nodes for mesh in meshes] + [0]
     assert not position[~valid].any()
     assert not mask[~valid].any()

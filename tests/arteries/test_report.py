@@ -282,15 +282,22 @@ def test_real_runs_are_reported_in_full(tmp_path, monkeypatch):
 
 
 def test_shown_predictions_are_those_the_errors_were_measured_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(task, "load", all_walls)
+    def pushed(*given, **options):
+        """Walls with a stress outwards, which a new network's predictions are correlated with."""
+        found = all_walls(*given, **options)
+        return [replace(mesh, wss=mesh.wss + 200 * mesh.normal) for mesh in found]
+
+    monkeypatch.setattr(task, "load", pushed)
     monkeypatch.setattr(task, "choose", chosen)
-    monkeypatch.setattr(sets, "load", all_walls)
+    monkeypatch.setattr(sets, "load", pushed)
     changes = [f"folder='{tmp_path}'", "train.steps=1", "train.batch_size=2", "device=cpu"]
     changes += [*(f"model.options.{x}" for x in SMALL["gatr"]), "train.precision=float32"]
+    changes += ["train.lr=0.5", "train.lr_final=0.5"]
     runs.train(override(runs.defaults("arteries"), changes))
     (run,) = contents.label(collect([tmp_path]).runs)
     shown = walls.choose([run])
     expected = error_per_mesh(run)
+    assert min(abs(x - 100) for x in expected.values()) > 1  # that of predictions of zero
     for wall in shown:
         mesh, found = wall.mesh, wall.predictions["GATr"]
         error = mesh_errors(*map(from_numpy, (found, mesh.wss, mesh.mask))).epsilon

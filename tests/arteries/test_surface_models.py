@@ -11,7 +11,7 @@ from flashgatr.experiments import cli, runs
 from flashgatr.experiments.arteries import EXPERIMENT, models, task
 from flashgatr.experiments.arteries.batches import pack
 from flashgatr.experiments.arteries.data import levels as kept
-from flashgatr.experiments.arteries.data.levels import with_levels
+from flashgatr.experiments.arteries.data.levels import prepare_levels, with_levels
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.inference import predict_meshes, predicted
 from flashgatr.experiments.baselines.surfaces.levels import Hierarchy
@@ -181,6 +181,18 @@ def test_levels_are_computed_once(tmp_path, monkeypatch):
     first = with_levels(meshes(), SCALES, tmp_path)
     monkeypatch.setattr(Hierarchy, "build", None)
     same(with_levels(meshes(), SCALES, tmp_path), first)
+
+
+def test_levels_that_processes_prepare_are_those_that_training_reads(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "TOGETHER", 2)
+    expected = with_levels(meshes(), SCALES)
+    seen = []
+    prepare_levels(meshes(), SCALES, tmp_path, 2, lambda *numbers: seen.append(numbers))
+    assert seen[-1] == (len(expected), len(expected))
+    monkeypatch.setattr(Hierarchy, "build", lambda *given: pytest.fail("they are there"))
+    same(with_levels(meshes(), SCALES, tmp_path), expected)
+    with pytest.raises(ArteryError, match="not a folder that may be written to"):
+        prepare_levels(meshes(), SCALES, tmp_path / "missing")
 
 
 @pytest.mark.parametrize("changed", ["settings", "positions"])

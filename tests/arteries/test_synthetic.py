@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from flashgatr.experiments import cli
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.raw import read_raw, sample_names
+from flashgatr.experiments.arteries.synthetic import flow as solver
 from flashgatr.experiments.arteries.synthetic import tube as tubes
 from flashgatr.experiments.arteries.synthetic.elements import NODE_POINTS, Layer
 from flashgatr.experiments.arteries.synthetic.equations import FlowError
@@ -87,6 +89,17 @@ def test_what_enters_leaves(straight, bent):
         assert flow.residual < 1e-6
 
 
+@pytest.mark.parametrize(("residual", "is_good"), [(0.9e-6, True), (1.1e-6, False)])
+def test_a_flow_is_refused_from_a_residual_of_a_millionth_on(straight, residual, is_good):
+    flow = straight[1]
+    equations = SimpleNamespace(residual=lambda *_: (None, residual))
+    if is_good:
+        assert solver._finished(equations, replace(flow)).residual == residual
+    else:
+        with pytest.raises(FlowError, match=r"residual is 1\.1e-06, expected less than 1e-06"):
+            solver._finished(equations, replace(flow))
+
+
 def test_the_flow_in_a_planar_vessel_is_mirror_symmetric(bent):
     _, flow = bent
     mirrored = flow.grid.node * [1, 1, -1]
@@ -154,10 +167,16 @@ def test_a_stenosis_narrows_the_tube_and_leaves_one_side_straight():
 
 
 def test_vessels_that_bend_too_sharply_are_drawn_again(monkeypatch):
+    walk = tubes._walk
+    with monkeypatch.context() as patch:
+        patch.setattr(tubes, "_walk", lambda rng: [3 * x for x in walk(rng)])
+        bends = [draw(np.random.default_rng(k), planar=True).max_bend() for k in range(8)]
+    assert 0.5 < max(bends) <= 0.6
     monkeypatch.setattr(tubes, "MAX_BEND", 0.1)  # a few in ten are straighter
     drawn = [draw(np.random.default_rng(k), planar=True) for k in range(5)]
     assert all(tube.max_bend() <= 0.1 for tube in drawn)
     monkeypatch.setattr(tubes, "MAX_BEND", -1.0)
+    monkeypatch.setattr(tubes, "_TRIES", 100)
     with pytest.raises(ArteryError, match="no vessel could be drawn"):
         draw(np.random.default_rng(0))
 

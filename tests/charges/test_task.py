@@ -2,15 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from flashgatr.experiments import runs
 from flashgatr.experiments.charges import EXPERIMENT
-from flashgatr.experiments.charges.data import DataError, describe, generate
+from flashgatr.experiments.charges.data import DataError, describe, generate, simulate
 from flashgatr.experiments.charges.options import Options
-from flashgatr.experiments.charges.simulate import STANDARD
+from flashgatr.experiments.charges.simulate import STANDARD, draw
 from flashgatr.experiments.charges.task import ChargesTask, rotated
 from flashgatr.experiments.cli import application
 from flashgatr.train.settings import ConfigError, override
@@ -104,6 +105,46 @@ def test_canonical_charges_make_a_model_blind_to_their_reversal(model):
     reversed_, same = (net(-charge, position, velocity) for net in (plain, blind))
     assert torch.equal(same, blind(charge, position, velocity))
     assert not torch.equal(reversed_, plain(charge, position, velocity))
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_a_model_that_knows_the_duration_moves_with_a_moving_frame(model):
+    """As the law does: velocities changed by u change positions by T u, whatever the forces."""
+    net = EXPERIMENT.build(model, {**SMALL[model], "duration": 1.5}).double()
+    charge, position, velocity = _batch(3, 5)
+    change = torch.randn(3, 1, 3, dtype=torch.float64)
+    found = net(charge, position, velocity + change)
+    expected = net(charge, position, velocity) + 1.5 * change
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    plain = EXPERIMENT.build(model, SMALL[model]).double()
+    found = plain(charge, position, velocity + change)
+    assert (found - plain(charge, position, velocity) - 1.5 * change).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="duration must be a number of at least 0, got -1"):
+        EXPERIMENT.build(model, {**SMALL[model], "duration": -1})
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_the_simulated_law_does_not_change_in_a_moving_frame(name):
+    """Even where forces are limited, because they depend on differences of positions only."""
+    settings = replace(STANDARD[name], input_step=20, horizons=(100,))
+    state = draw(settings, 20, np.random.RandomState(0))
+    change = np.array([0.3, -0.2, 0.1])
+    plain = simulate(state, settings)
+    moved = simulate(state._replace(velocity=state.velocity + change), settings)
+    np.testing.assert_allclose(moved.velocity, plain.velocity + change, atol=1e-9)
+    np.testing.assert_allclose(moved.target, plain.target + 0.12 * change, atol=1e-9)
+
+
+def test_settings_are_compared_without_reading_the_test_systems(folder, tmp_path):
+    for file in folder.glob("charges_*"):
+        if not file.name.startswith("charges_test"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    with pytest.raises(DataError, match="there is no test set"):
+        ChargesTask(_config(tmp_path), CPU)
+    task = ChargesTask(_config(tmp_path, "data.options.test=false"), CPU)
+    found = task.evaluate(task.model)
+    assert list(found) == ["val"]
+    assert found["val"]["mse"] == pytest.approx(task.validate(task.model)["score"])
 
 
 def test_a_network_for_five_bodies_takes_five():

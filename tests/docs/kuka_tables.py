@@ -15,3 +15,46 @@ def of_the_harness():
             for kind in ("original", "strict")
         )  # fmt: skip
         yield table_row(planner, *(f"{x:.1f}" for x in cells))
+
+
+RATES = [  # model, what it predicts, learning rate, windows per step, steps
+    ("gatr", "velocity", 1e-3, 8, 7100),
+    ("gatr", "velocity", 3e-3, 32, 2650),
+    ("gatr", "velocity", 1e-3, 32, 2650),
+    ("gatr", "clean", 1e-3, 32, 2650),
+    ("transformer", "clean", 1e-3, 32, 3850),
+    ("transformer", "velocity", 3e-3, 32, 3850),
+    ("transformer", "velocity", 1e-3, 32, 3850),
+    ("unet", "clean", 3e-4, 32, 3800),
+    ("unet", "clean", 1e-3, 32, 3800),
+    ("unet", "velocity", 3e-4, 32, 3800),
+]
+NAMES = {"gatr": "GATr", "transformer": "Transformer", "unet": "U-Net"}
+
+
+def of_the_choice():
+    """Rewards on the validation scenes after 45 s of training."""
+    for model, target, rate, batch, steps in RATES:
+        settings = {"model.options.predict": target, "train.lr": rate, "train.batch_size": batch}
+        yield table_row(
+            NAMES[model], f'`"{target}"`', f"{rate:.0e}".replace("e-0", "e-"), batch, f"{steps:,}",
+            *_rewards(model, scene_set="validation", steps=steps, **settings),
+        )  # fmt: skip
+
+
+def of_the_rewards():
+    """Rewards on the test scenes."""
+    for model, demonstrations, steps in [("gatr", 11_000, 27_050)]:
+        facts = dict(demonstrations=demonstrations, steps=steps)
+        found = _rewards(
+            model, recipe="kuka_figure", scene_set="test", sampler="ancestral", turned=False,
+            **facts,
+        )  # fmt: skip
+        yield table_row(NAMES[model], *(f"{n:,}" for n in facts.values()), *found)
+
+
+def _rewards(model, **settings):
+    for kind in ("original", "strict"):
+        own = dict(model=model, engine="bullet", reward=kind, **settings)
+        value, error = (measured("kuka-reward", x, **own) for x in ("reward", "standard error"))
+        yield f"{value:.1f} ± {error:.1f}"

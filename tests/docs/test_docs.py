@@ -16,8 +16,10 @@ from matplotlib import pyplot
 from typer.testing import CliRunner
 
 from flashgatr.experiments import cli, config, table
+from flashgatr.experiments.arteries.task import Options as ArteryOptions
 from flashgatr.experiments.bench import NAMES
 from flashgatr.experiments.cli import presets
+from flashgatr.experiments.robotics.options import Options as KukaOptions
 from flashgatr.train import identity, toml
 
 from .pages import PAGES, ROOT, section
@@ -173,6 +175,17 @@ def test_the_page_has_every_setting_with_its_default():
                 mark = "" if key in fixed else " °"
                 rows.append(f"`{key}`{mark} | `{toml.literal(value)}`")
         assert re.findall(r"^\| (`.*?) \|[^|]*\|$", section("cli", title), re.MULTILINE) == rows
+
+
+@pytest.mark.parametrize("options", [ArteryOptions, KukaOptions])
+def test_options_of_an_experiment_are_listed_with_their_defaults(options):
+    name = "arteries" if options is ArteryOptions else "kuka"
+    rows = [
+        f"`data.options.{field.name}` | `{toml.literal(field.default)}`"
+        for field in fields(options)
+    ]
+    text = section("cli", f"Options of {name}")
+    assert re.findall(r"^\| (`.*?) \|[^|]*\|$", text, re.MULTILINE) == rows
 
 
 def test_the_tutorial_is_a_file_that_the_commands_take(folder):

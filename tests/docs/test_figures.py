@@ -12,6 +12,7 @@ from flashgatr.experiments.bench import scaling
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
+from .anchored_tables import of_anchors
 from .artery_tables import (
     FINE,
     OURS,
@@ -28,7 +29,7 @@ from .artery_tables import (
     unequal,
 )
 from .charges_tables import of_equivariant_models, without_a_network
-from .kuka_tables import of_the_harness
+from .kuka_tables import of_the_choice, of_the_harness, of_the_rewards
 from .measured import NETWORKS, measured, table_row
 from .nbody_tables import (
     ENCOUNTERS,
@@ -96,7 +97,10 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "Ablations", of_the_ablations),
         ("arteries_results", "What it costs", of_unequal_meshes),
         ("kuka", "Planning and evaluation", of_the_harness),
+        ("kuka", "The choice of settings", of_the_choice),
+        ("kuka", "Results", of_the_rewards),
         ("arteries", "Fine meshes", of_fine_meshes),
+        ("large_geometry", "What anchors cost", of_anchors),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )

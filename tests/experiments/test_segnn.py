@@ -397,3 +397,15 @@ def test_a_wrong_call_is_refused_in_one_sentence():
         net(position.double(), velocity, charge)
     with pytest.raises(ValueError, match="mask must have shape"):
         net(position, velocity, charge, mask=torch.ones(2, 4).bool())
+
+
+def test_recomputation_changes_neither_results_nor_gradients():
+    net, bodies = _net(k=3), _bodies(2, 5)
+    net(*bodies).square().sum().backward()
+    expected = [p.grad.clone() for p in _weights(net)]
+    for layer in net.layers:
+        layer.checkpoint = True
+    net.zero_grad()
+    net(*bodies).square().sum().backward()
+    for p, gradient in zip(_weights(net), expected, strict=True):
+        _assert_same(p.grad, gradient)

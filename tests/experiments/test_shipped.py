@@ -13,8 +13,17 @@ ROOT = Path(__file__).parents[2]
 def test_the_source_tree_has_all_by_name():
     recipes = {file.stem: file for file in (ROOT / "recipes").iterdir()}
     assert shipped.known("recipe") == recipes
-    assert shipped.known("pretrained") == {"arteries": ROOT / "pretrained" / "arteries"}
+    runs_of = ("arteries", "kuka")
+    assert shipped.known("pretrained") == {name: ROOT / "pretrained" / name for name in runs_of}
     assert shipped.find(Path("recipe:nbody_readme")) == recipes["nbody_readme"]
+
+
+@pytest.mark.parametrize("parent", ["src", "site-packages"])
+def test_only_a_source_tree_has_them_beside_its_source(parent, tmp_path, monkeypatch):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "one.toml").touch()
+    monkeypatch.setattr(shipped, "HERE", tmp_path / parent / "flashgatr" / "experiments")
+    assert list(shipped.known("recipe")) == ["one"] * (parent == "src")
 
 
 @pytest.mark.parametrize("path", ["recipes/nbody_readme.toml", "other:nbody_readme", "recipe"])

@@ -1,5 +1,6 @@
 """The folder of compiled kernels: files that others can write, or that changed, are not loaded."""
 
+import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -111,6 +112,19 @@ def test_an_intact_library_is_not_built_again(cache, loaded, monkeypatch):
     loaded.clear()
     assert _load() is not None
     assert loaded == whole
+
+
+def test_without_the_threads_of_gnu_openmp_the_kernels_run_in_one(monkeypatch):
+    probe = c_library._openmp.__wrapped__
+    monkeypatch.setattr(c_library.ctypes, "CDLL", lambda name: object())
+    assert probe() == (None, None)
+
+
+def test_the_threads_of_torch_are_used_if_they_are_those_of_gnu_openmp():
+    found = c_library._openmp.__wrapped__()
+    has_threads = hasattr(ctypes.CDLL(None), "GOMP_parallel")
+    assert [bool(address) for address in found] == [has_threads, has_threads]
+    assert found[0] is None or found[0] != found[1]
 
 
 def test_a_relative_cache_folder_is_ignored(tmp_path, monkeypatch):

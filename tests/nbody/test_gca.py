@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from flashgatr import embed_point, extract_point, ops, versors
+from flashgatr import embed_point, extract_direction, extract_point, ops, versors
 from flashgatr.algebra import BLADES, E123, PGA, SCALAR
 from flashgatr.batch import pack, pad
 from flashgatr.experiments.baselines import GCAGNN, GCAMLP
@@ -122,6 +122,26 @@ def test_the_mlp_is_the_formula():
     _assert_same(net(x), third(act(net.activations[1], second(act(net.activations[0], first(x))))))
 
 
+def test_points_of_almost_no_weight_are_read_as_in_the_authors_code():
+    """Their weight counts as 0.001, whatever its sign, and has no gradient."""
+    model = EXPERIMENT.build("gca_gnn", dict(hidden_channels=3, message_channels=4, mlp_channels=5))
+    mass, position, velocity = torch.rand(2, 4), *torch.randn(2, 2, 4, 3)
+    last = model.net.steps[-1].update.point_weight
+    predicted, regulariser = model(mass, position, velocity)
+    (predicted.square().mean() + regulariser).backward()
+    assert not last.grad.any()
+    seen = []
+    model.net.register_forward_hook(lambda net, given, out: seen.append(out[..., 0, :]))
+    for weight in (0.0, -0.0005, 0.5, -2.0):
+        with torch.no_grad():
+            last.fill_(1.0)
+            model(mass, position, velocity)
+            last.fill_(weight / seen[-1][0, 0, E123].item())
+            predicted, _ = model(mass, position, velocity)
+        parts = predicted * (weight if abs(weight) > 1e-3 else 1e-3)
+        torch.testing.assert_close(parts, extract_direction(seen[-1]))
+
+
 def test_items_have_no_order_and_motions_do_not_commute():
     net, order = _gnn(), torch.randperm(5)
     position = torch.randn(3, 5, 2, 3, dtype=torch.float64)
@@ -198,10 +218,11 @@ def test_the_models_of_the_experiment_predict_points_and_regularise_their_weight
         model(*_bodies(6))
 
 
-def test_with_the_released_start_the_weights_of_points_are_zero():
+def test_weights_of_points_start_at_zero_as_in_the_released_code():
     model = EXPERIMENT.build("gca_mlp", dict(hidden=4, point_weight=0.0))
     out, regulariser = model(*_bodies(4))
-    assert not out.any()
+    assert out.isfinite().all()
+    assert out.any()
     assert regulariser == 4
 
 

@@ -352,6 +352,11 @@ def test_wrong_settings_are_refused(change, text):
         Gravity(**change)
 
 
+def test_settings_are_given_by_name():
+    with pytest.raises(TypeError, match="positional"):
+        Gravity(5, 100)
+
+
 def test_wrong_states_are_refused():
     state = sample(Gravity(), 2, rng())
     with pytest.raises(ValueError, match=r"a state needs mass \(N, n\)"):

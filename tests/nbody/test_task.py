@@ -82,6 +82,22 @@ def test_a_model_for_four_bodies_is_not_evaluated_on_six(tmp_path):
     assert "more_bodies" not in task.evaluate(task.model)
 
 
+def test_segnn_is_evaluated_with_every_number_of_neighbours_from_three_up(tmp_path):
+    generate(tmp_path, train=8, others=16, workers=1)
+    config = override(RunConfig(), [f"data.folder='{tmp_path}'", "model.name=segnn"])
+    task = NBodyTask(config, torch.device("cpu"))
+    found = task.evaluate(task.model)
+    assert set(found) == {"eval", "translated", "eval_moved"} | {
+        "more_bodies", "more_bodies_k3", "more_bodies_k4"
+    }  # fmt: skip
+    assert len({found[name]["mse"] for name in found if name.startswith("more")}) == 3
+    config = override(config, ["model.options.k=4"])
+    few = NBodyTask(config, torch.device("cpu"))
+    few.model.load_state_dict(task.model.state_dict())
+    assert few.evaluate(few.model)["more_bodies"] == found["more_bodies_k4"]
+    assert task.model.net.k is None
+
+
 def test_huber_counts_large_errors_less(tmp_path):
     """Near zero it is the squared error; far above the knee it grows linearly.
 

@@ -46,7 +46,7 @@ def bash(tmp_path_factory):
     ("line", "expected"),
     [
         ("flashgatr swe", {"sweep"}),
-        ("flashgatr data ''", {"nbody", "arteries", "kuka", "charges"}),
+        ("flashgatr data ''", {"nbody", "arteries", "kuka", "charges", "flows"}),
         ("flashgatr predict art", {"arteries"}),
         ("flashgatr data nbody --pre", {"--preset"}),
         ("flashgatr train nb", {"nbody"}),

@@ -50,6 +50,6 @@ def test_a_name_would_be_found():
 
 def test_every_experiment_has_a_folder_of_its_own():
     folders = {module.removeprefix("flashgatr.experiments.") for module in table.BUILT_IN.values()}
-    assert folders == {"nbody", "arteries", "robotics", "charges"}
+    assert folders == {"nbody", "arteries", "robotics", "charges", "flows"}
     for folder in folders:
         assert (EXPERIMENTS / folder / "__init__.py").is_file()

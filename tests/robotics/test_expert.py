@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from flashgatr.experiments.robotics import layouts
-from flashgatr.experiments.robotics.demonstrations import clearance, motion, stream
+from flashgatr.experiments.robotics.demonstrations import clearance, expert, motion, stream
 from flashgatr.experiments.robotics.demonstrations.expert import demonstrate
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration
-from flashgatr.experiments.robotics.world import kinematics, rewards, scenes, tracking
+from flashgatr.experiments.robotics.world import kinematics, rewards, rotations, scenes, tracking
 from flashgatr.experiments.robotics.world.scenes import Setting
 
 COUNT = 8
@@ -128,6 +128,44 @@ def test_collisions_are_seen():
     assert not clearance.clear(tool, block(0.55, 0.05), others)
     assert not clearance.clear(tool, block(0.69, 0.03), others)
     assert not clearance.clear(tool, block(0.8, -0.01), others)  # in the table
+
+
+def test_a_motion_through_a_block_is_not_added_to_a_plan():
+    scene = scenes.scenes("test", 1)[0]
+    q, blocks = layouts.split(scene)
+    plan = expert._Plan(q, blocks.position, rotations.from_quaternion(blocks.quaternion), None)
+    through = np.repeat(_posture_over(blocks.position[0] - [0, 0, 0.02])[None], 3, 0)
+    assert not plan.go(through, None)
+    assert (plan.length, plan.held) == (0, None)
+    assert plan.q is q
+    above = np.repeat(_posture_over(blocks.position[0] + [0, 0, 0.3])[None], 3, 0)
+    assert plan.go(above, None)
+    assert plan.length == 3
+    assert (plan.q == above[-1]).all()
+
+
+def _posture_over(place):
+    found = motion.posture(
+        kinematics.HOME, place, place[2], 0.0, 0.0, 0.0, np.random.default_rng(0)
+    )
+    return found.above
+
+
+def test_the_arm_makes_a_detour_of_at_most_a_quarter_of_a_radian(monkeypatch):
+    asked = []
+
+    def travel(start, end, pace, detour):
+        asked.append(detour)
+        return real(start, end, pace, detour)
+
+    real = motion.travel
+    monkeypatch.setattr(motion, "travel", travel)
+    for number in range(6):
+        demonstration(Recipe(diversity=1.0), number)
+    largest = abs(np.array(asked)).max(axis=0)
+    bounds = np.array([0.25, 0.2, 0.25, 0.2, 0.25, 0.2, 0.25])
+    assert (largest <= bounds).all()
+    assert (largest > 0.75 * bounds).all()
 
 
 def test_arm_angles_are_tried_on_both_sides():

@@ -104,6 +104,12 @@ def test_the_scale_maps_lengths_and_flags_only_and_is_undone():
         Scale(0)
 
 
+def test_networks_see_positions_in_half_metres_unless_told():
+    """Trained networks depend on it."""
+    flat = layouts.to_geometric(path())
+    assert np.allclose(Scale().normalize(flat)[..., :3], 2 * flat[..., :3])
+
+
 def test_the_scale_commutes_with_rotations():
     """Rotating the world about the base and normalising can be exchanged."""
     turn = rotations.from_quaternion(np.array([0.1, 0.5, -0.3, 0.8]))

@@ -25,6 +25,7 @@ BUILT_IN = {
     "arteries": "flashgatr.experiments.arteries",
     "kuka": "flashgatr.experiments.robotics",
     "charges": "flashgatr.experiments.charges",
+    "flows": "flashgatr.experiments.flows",
 }
 """The modules that define `EXPERIMENT`. Settings without an experiment belong to the first one."""
 

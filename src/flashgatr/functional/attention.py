@@ -211,13 +211,15 @@ def _mask_by_features(q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tenso
 def _weigh_by_features(q: Tensor, k: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """Add features to queries and keys that add `bias` (..., M) to the dot products.
 
-    A second feature holds what the first one lost when it was rounded to k's dtype.
+    A second feature holds what the first one lost when it was rounded to k's dtype. The others are
+    zeros in the keys: kernels want a multiple of 8, for which queries would be copied once more.
     """
+    more = 2 + -(q.shape[-1] + 2) % 8
     first = bias.to(k.dtype)
     second = (bias - first).to(k.dtype)
-    lanes = torch.stack([first, second], dim=-1).unsqueeze(-2)
-    lanes = lanes.expand(*k.shape[:-1], 2)
-    return F.pad(q, (0, 2), value=1.0), torch.cat([k, lanes], dim=-1)
+    lanes = F.pad(torch.stack([first, second], dim=-1).unsqueeze(-2), (0, more - 2))
+    lanes = lanes.expand(*k.shape[:-1], more)
+    return F.pad(q, (0, more), value=1.0), torch.cat([k, lanes], dim=-1)
 
 
 def cudnn_fits(q: Tensor, k: Tensor, v: Tensor, *, spare: int = 0) -> bool:

@@ -15,7 +15,7 @@ from .. import functional
 from ..algebra import BLADES, SCALAR
 from ..functional.linear import MAPS, LinearWeights
 from ..functional.linear import basis as basis
-from ..geometry import check_parity
+from ..object_types import check_parity
 from ..precision import check_dtype
 
 Initialization = Literal["default", "small", "unit_scalar", "almost_unit_scalar"]

@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from flashgatr import AnchoredGATr, GATr
+from flashgatr.anchors import METHODS
 from flashgatr.experiments import cli
 from flashgatr.experiments.arteries.anchoring import AnchorChoice, anchored, predict_wall
 from flashgatr.experiments.arteries.data.mesh import ArteryError
@@ -53,7 +54,7 @@ def test_tiles_change_nothing_but_rounding_and_report_their_progress(run):
     assert len(seen) == 2 * -(-mesh.nodes // 100)
 
 
-@pytest.mark.parametrize("method", ["farthest", "random"])
+@pytest.mark.parametrize("method", METHODS)
 def test_predictions_with_anchors_turn_with_the_mesh(method, model):
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(3, 3)))[0]
     turn *= np.linalg.det(turn)
@@ -68,7 +69,7 @@ def test_the_limit_of_nodes_is_that_of_full_attention_only(run, tmp_path, monkey
     found, _, (file, _) = predict.run(run, SAMPLE, tmp_path, anchors=FEW)
     assert found.mesh.nodes > 1000
     about = vtkxml.read_about(file)
-    assert about["anchors"] == "64 farthest nodes, weighted by their nodes, seed 0"
+    assert about["anchors"] == "64 nodes (medoids), weighted by their nodes, seed 0"
 
 
 def test_predictions_with_other_anchors_are_kept(run, tmp_path):
@@ -92,7 +93,10 @@ def test_models_without_a_gatr_refuse_anchors(name, tmp_path):
     [
         (["--anchor-seed", "1"], "--anchor-seed goes with --anchors NUMBER"),
         (["--no-anchor-weights"], "--no-anchor-weights goes with --anchors NUMBER"),
-        (["--anchors", "8", "--anchor-method", "near"], "farthest or random, got method 'near'"),
+        (
+            ["--anchors", "8", "--anchor-method", "near"],
+            "farthest, random, medoids; got method 'near'",
+        ),
     ],
 )
 def test_options_of_anchors_are_checked(options, told, run, tmp_path):
@@ -109,4 +113,4 @@ def test_the_command_predicts_with_anchors(run, tmp_path):
     )
     assert result.exit_code == 0, result.output
     (file,) = tmp_path.glob("*.vtp")
-    assert vtkxml.read_about(file)["anchors"].startswith("32 random nodes, weighted")
+    assert vtkxml.read_about(file)["anchors"].startswith("32 nodes (random), weighted")

@@ -100,6 +100,24 @@ def test_of_a_grid_only_the_outer_surface_is_left(name, tmp_path):
     assert volume(position, face) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("tetrahedra", (24, 71, 78)),
+        ("hexahedron", (25, 29, 33, 72, 79)),
+        ("wedges", (26, 31, 32, 73, 80)),
+        ("pyramids", (27, 37, 74, 81)),
+    ],
+)
+def test_curved_cells_of_vtk_have_the_faces_of_their_corners(name, kinds, tmp_path):
+    cells, types = CELLS[name]
+    for kind in kinds:
+        (tmp_path / "cube.vtu").write_bytes(meshfiles.vtk(CUBE, cells, [kind] * len(types)))
+        position, face, _ = formats.read(tmp_path / "cube.vtu")
+        require_closed(position, face)
+        assert volume(position, face) == pytest.approx(1.0)
+
+
 def test_pieces_of_a_file_are_put_together(tmp_path):
     text = meshfiles.vtk(CUBE, [(0, 1, 2)]).decode()
     piece = text[text.index("<Piece") : text.index("</PolyData>")]

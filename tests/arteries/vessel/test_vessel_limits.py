@@ -1,5 +1,7 @@
 """Units at the limits of their detection, meshes far away, labels of merged nodes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from flashgatr.experiments.arteries.vessel.surface import cleaned
 
 from ..tubes import tube
 from .meshfiles import obj
+from .predictions import SAMPLE
 
 
 def _point(x):
@@ -54,6 +57,15 @@ def test_a_vessel_in_a_file_is_read_in_centimetres(tmp_path, unit, factor, radiu
     np.testing.assert_allclose(extent, np.ptp(raw.position, axis=0), rtol=0.1, atol=0.1 * radius)
     # positions are given in the file's unit, those of the mesh in cm
     np.testing.assert_allclose(vessel.position, factor * vessel.mesh.position, rtol=1e-5, atol=1e-5)
+
+
+def test_a_published_vessel_in_millimetres_keeps_its_nodes_in_millimetres(raw, monkeypatch):
+    large = replace(raw, position=10 * raw.position)
+    monkeypatch.setattr(model_input.raw, "read_raw", lambda *_: large)
+    found = read_vessel(SAMPLE)
+    assert found.unit == "mm"
+    np.testing.assert_array_equal(found.position, large.position[found.origin])
+    np.testing.assert_allclose(found.mesh.position, raw.position[found.origin], rtol=1e-5)
 
 
 @pytest.mark.parametrize("far", [1e5, 1e6])

@@ -24,6 +24,15 @@ def test_a_batch_depends_on_seed_and_step_alone():
     assert forward != [batch_indices(2, k, 6, 20).tolist() for k in range(30)]
 
 
+def test_a_run_begun_with_an_earlier_version_goes_on_with_its_batches():
+    assert batch_indices(3, 5, 6, 20).tolist() == [11, 2, 18, 13, 19, 12]
+    assert (mix(), mix(0, 0, 0), mix(3, 5, -1)) == (
+        5700357409661599242,
+        4937707932681806393,
+        7117385745910075746,
+    )
+
+
 def test_drawing_a_batch_leaves_the_random_state_alone():
     before = torch.get_rng_state()
     batch_indices(5, 1234, 6, 20)

@@ -1,15 +1,18 @@
 """Benchmarks of data and of rounding record what they measure. All cases are small."""
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from flashgatr import extract_point
+from flashgatr import extract_point, io
 from flashgatr.experiments import results
+from flashgatr.experiments.arteries.anchoring import AnchorChoice
 from flashgatr.experiments.bench import equivariance, numerics
 from flashgatr.experiments.bench.data import (
+    anchored_accuracy,
     artery_preprocessing,
     kuka_harness,
     nbody_labels,
@@ -239,3 +242,32 @@ def test_rewards_without_a_network_are_recorded_for_every_planner(monkeypatch):
     ]
     planners = kuka_harness.PLANNERS.values()
     assert asked == 2 * [(planner, 2, "mujoco") for planner in planners]
+
+
+def test_accuracy_with_anchors_is_measured_once_per_network(monkeypatch, tmp_path):
+    def trained(weights):
+        """A run with these bytes as weights becomes the network that is measured."""
+        file = tmp_path / weights / "model" / io.WEIGHTS
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(weights)
+        monkeypatch.setattr(anchored_accuracy.shipped, "find", lambda path: tmp_path / weights)
+
+    monkeypatch.setattr(anchored_accuracy, "load_meshes", lambda *_, **__: [])
+    monkeypatch.setattr(anchored_accuracy, "load", lambda run, device: (run.name, None))
+    monkeypatch.setattr(anchored_accuracy, "cases", lambda: iter([None, AnchorChoice(8, seed=3)]))
+    errors = {"old": 1.0, "new": 2.0}
+    seen = []
+
+    def measured(model, meshes, choice, device):
+        seen.append((model, choice))
+        return Found({"epsilon_mean": errors[model]})
+
+    monkeypatch.setattr(anchored_accuracy, "measured", measured)
+    for weights in ("old", "old", "new", "new"):
+        trained(weights)
+        anchored_accuracy.run()
+    choices = [None, AnchorChoice(8, seed=3)]
+    assert seen == [(model, choice) for model in ("old", "new") for choice in choices]
+    found = [(line["settings"]["network"], line["value"]) for line in lines("anchored-accuracy")]
+    names = {model: hashlib.sha256(model.encode()).hexdigest()[:12] for model in errors}
+    assert found == [(names[model], errors[model]) for model in ("old", "old", "new", "new")]

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from flashgatr.experiments.baselines import AxialTransformer, Transformer
 from flashgatr.functional import attend
+from flashgatr.kernels.paths import plain_kernels
 
 from .networks import ON_GPU
 
@@ -37,3 +39,32 @@ def test_attention_in_16_bits_is_exact_in_every_layout(layout, widths, items):
     q, k, v, g = (LAYOUTS[layout](x.bfloat16()) for x in exact)
     for found, right in zip(_results(q, k, v, g), _results(*exact), strict=True):
         assert (found.double() - right).norm() <= 0.01 * right.norm()
+
+
+def _transformer(kind):
+    if kind == "axial":
+        return AxialTransformer(9, 9, 144, 2, 8, rotary=(True, False)), (3, 16, 5, 9)
+    return Transformer(9, 9, 48, 2, 4, multi_query=kind == "multi-query"), (7, 4, 9)
+
+
+def _outputs(net, x):
+    x = x.detach().requires_grad_()
+    y = net(x)
+    return [y, *torch.autograd.grad(y.double().square().sum(), [x, *net.parameters()])]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own compiler
+@pytest.mark.parametrize("kind", ["axial", "multi-head", "multi-query"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_transformer_in_small_sets_is_that_of_other_sets(kind, compiled):
+    """GATr's kernel for small sets and the general attention agree, gradients included."""
+    net, shape = _transformer(kind)
+    net, x = net.cuda(), torch.randn(shape, device="cuda")
+    with plain_kernels():
+        exact = [y.float() for y in _outputs(net.double(), x.double())]
+        usual = _outputs(net.float(), x)
+    if compiled:
+        for block in net.blocks:
+            block.compile()
+    for found, plain, right in zip(_outputs(net, x), usual, exact, strict=True):
+        assert (found - right).norm() <= 2 * (plain - right).norm() + 1e-6 * right.norm()

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ...anchored import TILE, AnchoredGATr
-from ...anchors import cell_weights, choose_anchors
+from ...anchors import METHODS, cell_weights, choose_anchors
 from ...model import GATr
 from .data.mesh import ArteryError
 from .models import GATrArteries, opposite, stress_of
 
-METHODS = ("farthest", "random")
 CPU_TILE = 8192
 """Nodes that a CPU computes at a time."""
 
@@ -35,7 +34,7 @@ class AnchorChoice:
     """
 
     count: int
-    method: Literal["farthest", "random"] = "farthest"
+    method: Literal["farthest", "random", "medoids"] = "medoids"
     weighted: bool = True
     seed: int = 0
 
@@ -44,18 +43,28 @@ class AnchorChoice:
             raise ArteryError(f"the number of anchors must be at least 1, got {self.count}")
         if self.method not in METHODS:
             raise ArteryError(
-                f"anchors are chosen by {' or '.join(METHODS)}, got method {self.method!r}"
+                f"anchors are chosen by {', '.join(METHODS)}; got method {self.method!r}"
             )
 
     def __str__(self) -> str:
         weights = "weighted by their nodes" if self.weighted else "without weights"
-        return f"{self.count} {self.method} nodes, {weights}, seed {self.seed}"
+        return f"{self.count} nodes ({self.method}), {weights}, seed {self.seed}"
 
-    def on(self, position: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The numbers of the anchors among these nodes (N, 3), and their weights."""
-        count = min(self.count, len(position))
-        index = choose_anchors(position, count, method=self.method, seed=self.seed)
-        return index, cell_weights(position, index) if self.weighted else None
+    def on(
+        self,
+        position: Tensor,
+        *,
+        mask: Tensor | None = None,
+        seed: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The numbers of the anchors among these nodes (..., N, 3), and their weights.
+
+        seed: used instead of the choice's own.
+        """
+        count = min(self.count, position.shape[-2])
+        about: dict[str, Any] = dict(method=self.method, mask=mask)
+        index = choose_anchors(position, count, seed=self.seed if seed is None else seed, **about)
+        return index, cell_weights(position, index, mask=mask) if self.weighted else None
 
 
 def anchored(model: nn.Module) -> GATrArteries:

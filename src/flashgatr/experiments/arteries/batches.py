@@ -1,7 +1,8 @@
 """Meshes on a device, one after another with one row per node, and batches of them.
 
     PackedBatch   whole meshes one after another; mesh b owns rows offsets[b]:offsets[b+1] of T
-    PaddedBatch   B meshes of L rows each: whole meshes with padding, or L nodes of each mesh
+    PaddedBatch   B meshes of L rows each: whole meshes with padding, or L nodes of each mesh, of
+                  which the first may be anchors
     MeshPair      the numbers of two meshes, of which a captured step makes a PaddedBatch
 
 Targets are in units of LABEL_SCALE; `mask` marks the nodes that count in the loss. Pairs are padded
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from ..baselines.surfaces.levels import Levels, PackedLevels
 from . import LABEL_SCALE
+from .anchoring import AnchorChoice
 from .data.mesh import Mesh
 
 ROUND = 256
@@ -50,12 +52,14 @@ class PaddedBatch(NamedTuple):
     target: Tensor  # (B, L, 3)
     mask: Tensor  # (B, L) bool
     valid: Tensor | None = None  # (B, L) bool
+    anchors: Tensor | None = None  # (B, M) rows that all rows attend to; None: they attend to all
+    weights: Tensor | None = None  # (B, M) nodes that each anchor stands for
 
 
 class MeshPair(NamedTuple):
     """Two training meshes, to be padded to L rows by `PackedMeshes.padded`."""
 
-    meshes: Tensor  # (2,) numbers; -1: none
+    meshes: Tensor  # (2,) numbers; -1: none (`padded` takes any number of meshes)
     places: Tensor  # (L,) 0, 1, 2, ...
     matrices: Tensor | None = None  # (2, 3, 3), by which the meshes are turned
 
@@ -114,16 +118,39 @@ class PackedMeshes(NamedTuple):
         rows = self.nodes[begin[:, None] + torch.where(valid, places, 0)] * valid[..., None]
         return PaddedBatch(*_split(rows, None if matrices is None else matrices[:, None]), valid)
 
-    def thinned(self, numbers: Tensor, count: int, *, turn: bool = False) -> PaddedBatch:
+    def thinned(
+        self,
+        numbers: Tensor,
+        count: int,
+        *,
+        turn: bool = False,
+        anchors: AnchorChoice | None = None,
+    ) -> PaddedBatch:
         """Draw `count` nodes of each mesh, one from each of `count` equal ranges of node
         numbers.
+
+        anchors: how to choose the nodes of each mesh that all nodes attend to. They come first, and
+            are other ones in every call; the choice's seed is not used.
         """
         begin, end = self.begins[numbers][:, None], self.begins[numbers + 1][:, None]
         place = torch.arange(count, device=begin.device)
         place = place + torch.rand(len(numbers), count, device=begin.device)
         place = begin + (place * ((end - begin) / count)).long()
+        place, index, weights = torch.minimum(place, end - 1), None, None
+        if anchors is not None:
+            index, weights = self._anchors(numbers, anchors)
+            place = torch.cat([begin + index, place], dim=1)
+            index = torch.arange(anchors.count, device=begin.device).expand(index.shape)
         matrices = turns(len(numbers), begin.device)[:, None] if turn else None
-        return PaddedBatch(*_split(self.nodes[torch.minimum(place, end - 1)], matrices))
+        return PaddedBatch(*_split(self.nodes[place], matrices), None, index, weights)
+
+    def _anchors(self, numbers: Tensor, choice: AnchorChoice) -> tuple[Tensor, Tensor | None]:
+        """Anchors of each mesh among all its nodes (B, M), and their weights."""
+        longest = max(self.size(k) for k in range(len(self.starts) - 1))
+        device = self.nodes.device
+        whole = self.padded(MeshPair(numbers, torch.arange(longest, device=device)))
+        seed = torch.randint(torch.iinfo(torch.int64).max, (1,), device=device)
+        return choice.on(whole.position, mask=whole.valid, seed=seed)
 
     def _rows(self, number: int) -> Tensor:
         return self.nodes[self.starts[number] : self.starts[number + 1]]

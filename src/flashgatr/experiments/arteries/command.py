@@ -32,6 +32,13 @@ def data(
     verify: Annotated[
         bool, typer.Option("--verify", help="Compare with what the published data are.")
     ] = False,
+    levels: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            help="Also compute what this model knows about surfaces (pointnet2, gem_cnn), in "
+            "parallel; training does it otherwise. May repeat."
+        ),
+    ] = None,
     synthetic: Annotated[
         int,
         typer.Option(
@@ -80,7 +87,11 @@ def data(
         failed = _make(source, synthetic, workers or None, given)
         if fields:
             failed += _draw_points(source, folder / "fields", fields, seed or 0, workers or None)
-    code = prepare(folder, source, workers or None, division, verify)
+    code = 0
+    if source is not None or verify or not levels:
+        code = prepare(folder, source, workers or None, division, verify)
+    for name in levels or []:
+        _prepare_levels(folder, name, division, workers or None)
     if failed:
         typer.echo(f"error: {failed} of {synthetic} vessels could not be made", err=True)
     raise typer.Exit(code or int(failed > 0))
@@ -139,6 +150,22 @@ def _draw_points(
         f"{len(result.failed):,} failed; {image} shows {first.stem}"
     )
     return len(result.failed)
+
+
+def _prepare_levels(folder: Path, name: str, division: str, workers: int | None) -> None:
+    """Keep the scales and neighbours that a network on surfaces needs, for all sets."""
+    from . import EXPERIMENT
+    from .data.levels import prepare_levels
+    from .data.sets import SETS, choose, load
+
+    hierarchy = getattr(EXPERIMENT.build(name, {}), "hierarchy", None)
+    if hierarchy is None:
+        raise ValueError(f"--levels is for networks on surfaces, such as pointnet2, got {name!r}")
+    for split in SETS:
+        choose(folder, split, division=division)  # an error names the set that is missing
+        meshes = load(folder, split, division=division)
+        typer.echo(f"{split}: levels of {len(meshes):,} meshes for {name}")
+        prepare_levels(meshes, hierarchy, folder, workers, _progress)
 
 
 def prepare(
@@ -204,7 +231,9 @@ def predict(
     ] = 0,
     anchor_method: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(show_default="farthest", help="How anchors are chosen: farthest or random."),
+        typer.Option(
+            show_default="medoids", help="How anchors are chosen: medoids, farthest or random."
+        ),
     ] = None,
     no_anchor_weights: Annotated[
         bool,

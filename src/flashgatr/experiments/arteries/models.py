@@ -73,8 +73,11 @@ class GATrArteries(nn.Module):
         max_items: int | None = None,
         mask: Tensor | None = None,
         anchors: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> Tensor:
-        """anchors: numbers of the nodes that all nodes attend to, for an `AnchoredGATr`."""
+        """anchors: numbers of the nodes that all nodes attend to, for an `AnchoredGATr`; weights:
+        how many nodes each of them stands for.
+        """
         if self.net.config.recenter:  # before embedding, which rounds -(n·p) e0 for distant p
             sets = Sets(position.shape[:-1], offsets=offsets, max_items=max_items, mask=mask)
             position = position - sets.spread(sets.mean(position.detach()))
@@ -82,7 +85,7 @@ class GATrArteries(nn.Module):
         mv, s = self.embedded(position, normal, geodesic)
         about: dict[str, Any] = dict(offsets=offsets, max_items=max_items, mask=mask)
         if anchors is not None:
-            about["anchors"] = anchors
+            about |= dict(anchors=anchors, weights=weights)
 
         def run(mv: Tensor) -> Tensor:
             return stress_of(*self.net(mv, s, **about))

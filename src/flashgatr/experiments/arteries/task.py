@@ -16,6 +16,7 @@ from ...train.settings import ConfigError, RunConfig, check_options, read_option
 from ..baselines.surfaces.levels import Hierarchy
 from ..hashing import hash_of
 from . import EXPERIMENT
+from .anchoring import AnchorChoice, anchored
 from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
 from .data.levels import with_levels
 from .data.mesh import Array, ArteryError, Mesh
@@ -42,6 +43,11 @@ class Options:
         "relative": mean of ε² over meshes; "epsilon": mean of ε
     nodes: train on this many nodes of each mesh, drawn again in every step (0: on all nodes, which
         networks on surfaces need)
+    anchors: the nodes attend to this many others of their mesh, chosen among all of its nodes again
+        in every step; the loss counts both (0: they attend to each other). Validation and test use
+        anchors, too, and predict all nodes.
+    anchor_method: how anchors are chosen, see `choose_anchors`
+    anchor_weights: an anchor counts as the nodes that it stands for
     val_limit, test_limit: use the first meshes only (0: all)
     """
 
@@ -50,6 +56,9 @@ class Options:
     augment: bool = False
     loss: Literal["mse", "l1", "relative", "epsilon"] = "mse"
     nodes: int = 0
+    anchors: int = 0
+    anchor_method: Literal["farthest", "random", "medoids"] = "medoids"
+    anchor_weights: bool = True
     val_limit: int = 0
     test_limit: int = 0
 
@@ -59,6 +68,19 @@ class Options:
 
     def __post_init__(self) -> None:
         check_options(self)
+        if self.anchors and not self.nodes:
+            raise ConfigError(
+                f"data.options.anchors is {self.anchors}, but data.options.nodes is 0; set it to "
+                "the number of nodes of each mesh that are trained on beside the anchors, such as "
+                "512"
+            )
+
+    @property
+    def choice(self) -> AnchorChoice | None:
+        """How anchors are chosen; None for attention among all nodes."""
+        if not self.anchors:
+            return None
+        return AnchorChoice(self.anchors, self.anchor_method, self.anchor_weights)
 
 
 class ArteryTask:
@@ -73,6 +95,8 @@ class ArteryTask:
         self.precision = config.train.precision
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        if self.options.anchors:
+            self.model = anchored(self.model)
         self._hierarchy: Hierarchy | None = getattr(self.model, "hierarchy", None)
         if self._hierarchy is not None:
             self._require_whole_meshes(config)
@@ -120,14 +144,16 @@ class ArteryTask:
     def _loaded(self) -> tuple[PackedMeshes, str]:
         """The training meshes, and the hash of their files' numbers."""
         train = self._read("train")
-        name = hash_of(x for m in train for x in (m.position, m.geodesic, _labels(m)))
+        hash_of_train = hash_of(x for m in train for x in (m.position, m.geodesic, _labels(m)))
         smallest = min(train, key=lambda mesh: mesh.nodes)
-        if self.options.nodes > smallest.nodes:
-            raise ConfigError(
-                f"data.options.nodes is {self.options.nodes}, but {smallest.name} has "
-                f"{smallest.nodes} nodes only; choose at most that, or 0 to train on all nodes"
-            )
-        return pack(self._oriented(train), self.device), name
+        for name in ("nodes", "anchors"):
+            wanted = getattr(self.options, name)
+            if wanted > smallest.nodes:
+                raise ConfigError(
+                    f"data.options.{name} is {wanted}, but {smallest.name} has {smallest.nodes} "
+                    "nodes only; choose at most that, or 0 for all nodes"
+                )
+        return pack(self._oriented(train), self.device), hash_of_train
 
     @cached_property
     def _train(self) -> PackedMeshes:
@@ -177,11 +203,12 @@ class ArteryTask:
         return self.options.nodes > 0
 
     def batch(self, indices: Tensor) -> PackedBatch | PaddedBatch:
-        """Whole meshes, packed; or data.options.nodes nodes of each."""
+        """Whole meshes, packed; or data.options.nodes nodes of each, and anchors."""
         options = self.options
         if options.nodes:
             numbers = indices.to(self.device)
-            return self._train.thinned(numbers, options.nodes, turn=options.augment)
+            about: dict[str, Any] = dict(turn=options.augment, anchors=options.choice)
+            return self._train.thinned(numbers, options.nodes, **about)
         return self._train.batch(indices.tolist(), turn=options.augment)
 
     def parts(self, indices: Tensor) -> Iterator[tuple[MeshPair, float]]:
@@ -203,11 +230,11 @@ class ArteryTask:
 
     def counts(self, indices: Tensor) -> list[float]:
         """The weight of each mesh in the loss: its masked nodes, or how many are drawn on
-        average.
+        average (of anchors, about as many as of other nodes).
         """
         if self.options.loss not in POOLED:
             return [1.0] * len(indices)
-        counted, nodes = self._train.counted, self.options.nodes
+        counted, nodes = self._train.counted, self.options.nodes + self.options.anchors
         return [counted[k] * (nodes / self.size(k) if nodes else 1.0) for k in indices.tolist()]
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
@@ -217,7 +244,10 @@ class ArteryTask:
         if isinstance(batch, PackedBatch):
             prediction = predicted(model, batch)
         else:
-            prediction = model(*batch[:3], mask=batch.valid)
+            about = {} if batch.anchors is None else dict(anchors=batch.anchors)
+            if batch.weights is not None:
+                about["weights"] = batch.weights
+            prediction = model(*batch[:3], mask=batch.valid, **about)
         difference = prediction.float() - target
         squared = difference.square().sum(-1) * mask
         pooled = squared.sum() / (3 * mask.sum())
@@ -248,10 +278,11 @@ class ArteryTask:
         """Metrics on the test meshes (with ε of each) and on the validation meshes, if any.
 
         If training ran in bfloat16, `test_float32` has the metrics without its rounding.
-        `test_moved` and `test_mirrored` have the metrics on test meshes that were rotated and
-        moved, or mirrored, too. `change_mean` and `change_max` say how much that changes the
-        predictions (moved back, relative to those on `test`, computed in float32, or in TF32 if
-        training used it).
+        A run with anchors predicts with anchors; `test_full` has its metrics with attention among
+        all nodes. `test_moved` and `test_mirrored` have the metrics on test meshes that were
+        rotated and moved, or mirrored, too. `change_mean` and `change_max` say how much that
+        changes the predictions (moved back, relative to those on `test`, computed in float32, or in
+        TF32 if training used it).
         """
         test = self._oriented(self._read("test"))
         errors = _errors(self.predictions(model, test), test)
@@ -271,6 +302,9 @@ class ArteryTask:
         still = list(self.predictions(model, test, "float32"))
         if self.precision == "bfloat16":
             results["test_float32"] = summarise(_errors(iter(still), test)) | about
+        if self.options.anchors:
+            full = predict_meshes(model, test, self.device, self.precision)
+            results["test_full"] = summarise(_errors(full, test)) | about
         for name, mirror in (("test_moved", False), ("test_mirrored", True)):
             moves = _moves(len(test), mirror)
             moved = [_moved(mesh, *move) for mesh, move in zip(test, moves, strict=True)]
@@ -289,8 +323,11 @@ class ArteryTask:
     def predictions(
         self, model: nn.Module, meshes: Sequence[Mesh], precision: str | None = None
     ) -> Iterator[Tensor]:
-        """The stress on each mesh, by default in the precision of training."""
-        return predict_meshes(model, meshes, self.device, precision or self.precision)
+        """The stress on each mesh, by default in the precision of training; with the anchors of
+        data.options.
+        """
+        how, choice = precision or self.precision, self.options.choice
+        return predict_meshes(model, meshes, self.device, how, anchors=choice)
 
 
 def _labels(mesh: Mesh) -> Array:

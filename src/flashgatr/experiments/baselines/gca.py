@@ -140,7 +140,8 @@ class GCAMLP(nn.Module):
 
     On sets, flatten the items into channels; the network then works for one number of items.
     point_weight: what the learned e123 components start with. The released code starts them with
-        zero; the points that a new network returns then have weight zero and no position.
+        zero; the points that a new network returns then have weight zero, and the n-body models
+        read them as the released code does.
 
     >>> GCAMLP(4, 4, hidden=8)(torch.randn(64, 4, 16)).shape
     torch.Size([64, 4, 16])

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ...batch import Sets, packed_to_padded
 from ...precision import full_precision
+from ...recomputation import recomputed
 from .checks import checked, require_bool, require_count
 from .steerable import (
     Couplings,
@@ -134,8 +135,11 @@ class InstanceNorm(nn.Module):
 class Layer(nn.Module):
     """Messages between neighbours, their sum, and an update of every item."""
 
-    def __init__(self, channels: int, degree: int, attribute_degree: int, norm: str) -> None:
+    def __init__(
+        self, channels: int, degree: int, attribute_degree: int, norm: str, checkpoint: bool
+    ) -> None:
         super().__init__()
+        self.checkpoint = checkpoint
         hidden, doubled = [channels] * (degree + 1), [2 * channels] * (degree + 1)
         gated = gated_channels(channels, degree)
         self.message_in = PairLinear(channels, degree, attribute_degree)
@@ -153,9 +157,12 @@ class Layer(nn.Module):
         items: Steering,
         sets: Sets,
     ) -> Features:
-        message = gate(self.message_in(x, scalars, neighbours, pairs))
-        message = gate(self.message_out(message, pairs))
-        received = (neighbours.sum(y) for y in message)
+        def receive(*x: Tensor) -> Features:
+            message = gate(self.message_in(x, scalars, neighbours, pairs))
+            message = gate(self.message_out(message, pairs))
+            return tuple(neighbours.sum(y) for y in message)
+
+        received = recomputed(self.checkpoint, receive, *x)
         both = tuple(torch.cat(pair, dim=-1) for pair in zip(x, received, strict=True))
         update = self.update_out(gate(self.update_in(both, items)), items)
         x = tuple(y + change for y, change in zip(x, update, strict=True))
@@ -173,6 +180,7 @@ class SEGNN(nn.Module):
     k: messages come from the k nearest other items only. Among items at exactly the same distance,
         the choice depends on their order.
     charge_as_node_scalar: items see their own charge too, not only products.
+    checkpoint: compute messages again in the backward pass to save memory.
 
     >>> net = SEGNN()
     >>> net(torch.randn(8, 4, 3), torch.randn(8, 4, 3), torch.ones(8, 4)).shape
@@ -189,6 +197,7 @@ class SEGNN(nn.Module):
         norm: str = "none",
         k: int | None = None,
         charge_as_node_scalar: bool = False,
+        checkpoint: bool = False,
     ) -> None:
         super().__init__()
         counts = dict(hidden_channels=hidden_channels, num_layers=num_layers)
@@ -199,6 +208,7 @@ class SEGNN(nn.Module):
         if k is not None:
             require_count("k", k)
         require_bool("charge_as_node_scalar", charge_as_node_scalar)
+        require_bool("checkpoint", checkpoint)
         if norm not in NORMS:
             raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
         self.degree, self.attribute_degree, self.k = degree, attribute_degree, k
@@ -209,7 +219,7 @@ class SEGNN(nn.Module):
         hidden = [channels] * (degree + 1)
         self.linear_in = SteerableLinear((1 + charge_as_node_scalar, 2), hidden, attribute_degree)
         self.layers = nn.ModuleList(
-            Layer(channels, degree, attribute_degree, norm) for _ in range(num_layers)
+            Layer(channels, degree, attribute_degree, norm, checkpoint) for _ in range(num_layers)
         )
         gated = gated_channels(channels, degree)
         self.last = SteerableLinear(hidden, gated, attribute_degree)

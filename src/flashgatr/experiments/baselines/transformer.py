@@ -20,6 +20,9 @@ from torch.utils.checkpoint import checkpoint as recompute
 
 from ...batch import Sets
 from ...functional import attend, rotate
+from ...kernels.backend import backend
+from ...kernels.paths import obstacle
+from ...kernels.small_sets import small_attention
 from ...precision import full_precision, stream_dtype
 from .checks import Linear, checked, require_bool, require_count
 
@@ -80,21 +83,40 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, sets: Sets, attention_mask: Tensor | None = None) -> Tensor:
         heads = self.qkv(x).unflatten(-1, (-1, self.width))  # (..., N, heads of q, k and v, D)
         q, k, v = heads.split([self.num_heads, self.kv_heads, self.kv_heads], dim=-2)
-        out = attend(
-            self._turn(q, sets),
-            self._turn(k, sets),
-            v,
-            scale=1 / math.sqrt(self.width),
-            sets=sets,
-            context_sets=sets,
-            attention_mask=attention_mask,
-        )
+        q, k, scale = self._turn(q, sets), self._turn(k, sets), 1 / math.sqrt(self.width)
+        if attention_mask is None and _are_small(q, sets):
+            out = _attend_in_small_sets(q, k, v, scale)
+        else:
+            out = attend(
+                q,
+                k,
+                v,
+                scale=scale,
+                sets=sets,
+                context_sets=sets,
+                attention_mask=attention_mask,
+            )
         return self.dropout(self.output(out.flatten(-2)))  # type: ignore[no-any-return]
 
     def _turn(self, x: Tensor, sets: Sets) -> Tensor:
         if self.rotary_base is None:
             return x
         return rotate(x, sets.positions(x.device), self.rotary_base).to(x.dtype)
+
+
+def _are_small(q: Tensor, sets: Sets) -> bool:
+    """Whether GATr's kernel for sets of a few items can run; cuDNN's takes 3.3 ms for 25,600 sets
+    of five items (H200), more than all the rest of a block.
+    """
+    if not (q.is_cuda and sets.is_plain):
+        return False
+    return q.shape[-3] <= backend(q).SMALL_SET and obstacle(q, q, q.shape[-1]) is None
+
+
+def _attend_in_small_sets(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    q_THD, k_THD, v_THD = (x.reshape(-1, *x.shape[-2:]).contiguous() for x in (q, k, v))
+    out: Tensor = small_attention(q_THD, k_THD, v_THD, q.shape[-3], 1, scale)
+    return out.view(*q.shape[:-1], -1)
 
 
 class Block(nn.Module):

@@ -1,7 +1,8 @@
 """Benchmarks: each is a module with `run()`, which measures, prints a table and records results.
 
-`scaling-figure`, `nbody-figure` and `page` do not measure: they draw docs/images/scaling.png and
-nbody.png, and write the tables of docs/benchmarks.md, from recorded results.
+`scaling-figure`, `nbody-figure`, `page` and `results` do not measure: from recorded results they
+draw docs/images/scaling.png and nbody.png, and write the tables of docs/benchmarks.md and
+docs/results.md.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 
 SPEED = (
     "nbody-step",
@@ -17,9 +19,11 @@ SPEED = (
     "kuka-step",
     "types-step",
     "scaling",
+    "anchored",
     "inference-latency",
     "cpu-step",
     "packed-sets",
+    "anchored-cpu",
     "operators",
     "shortcuts",
     "libraries",
@@ -31,6 +35,7 @@ NAMES = (*SPEED, "numerics", "equivariance", *DATA)
 """The benchmarks that `all` runs, in this order."""
 _IN_FOLDERS = {
     "cpu-step": ("cpu.step", "run"),
+    "anchored-cpu": ("cpu.anchored", "run"),
     "packed-sets": ("cpu.packed_sets", "run"),
     **{name: (f"data.{name.replace('-', '_')}", "run") for name in DATA},
 }
@@ -40,26 +45,34 @@ _OTHERS = {
     "scaling-figure": ("scaling", "draw"),
     "nbody-figure": ("nbody_figure", "draw"),
     "page": ("page", "write"),
+    "results": ("accuracy.page", "write"),
 }
 
 
-def find(name: str) -> Callable[[], object]:
+BY_MODEL = ("nbody-step", "scaling")
+"""Benchmarks that can measure some of their models only."""
+
+
+def find(name: str) -> Callable[..., object]:
     """The function that runs this benchmark."""
     if name not in (*NAMES, *_OTHERS):
-        known = ", ".join([*NAMES, "anchored-accuracy", "scaling-figure", "nbody-figure", "page"])
+        known = ", ".join([*NAMES, *list(_OTHERS)[1:]])
         raise ValueError(f"unknown benchmark {name!r}; there are {known}, and all")
     module, function = (_IN_FOLDERS | _OTHERS).get(name, (name.replace("-", "_"), "run"))
-    found: Callable[[], object] = getattr(importlib.import_module(f".{module}", __name__), function)
+    found: Callable[..., object] = getattr(
+        importlib.import_module(f".{module}", __name__), function
+    )
     return found
 
 
-def run(names: Sequence[str]) -> list[str]:
+def run(names: Sequence[str], models: Sequence[str] = ()) -> list[str]:
     """Run benchmarks by name and return the names of those that failed.
 
     A benchmark that fails does not stop the others; a single one raises its error.
+    models: measure these only; all benchmarks must be among `BY_MODEL`.
     """
     every = [each for name in names for each in (NAMES if name == "all" else (name,))]
-    found = {name: find(name) for name in every}
+    found = {name: _of_models(name, models) if models else find(name) for name in every}
     if len(found) == 1:
         next(iter(found.values()))()
         return []
@@ -71,3 +84,15 @@ def run(names: Sequence[str]) -> list[str]:
             traceback.print_exc()
             failed.append(name)
     return failed
+
+
+def _of_models(name: str, models: Sequence[str]) -> Callable[[], object]:
+    """The function that runs this benchmark for these models."""
+    call = find(name)
+    if name not in BY_MODEL:
+        raise ValueError(f"--model is for {' and '.join(BY_MODEL)}; {name} measures all its models")
+    known = importlib.import_module(call.__module__).MODELS
+    unknown = [model for model in models if model not in known]
+    if unknown:
+        raise ValueError(f"{name} has no model {unknown[0]!r}; there are {', '.join(known)}")
+    return partial(call, models)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -86,13 +86,13 @@ class Case(NamedTuple):
         return found
 
 
-def cases(cuda: bool) -> Iterator[Case]:
-    """All cases. Of two that differ only in the path, the fused one comes last, because the latest
-    result counts.
+def cases(cuda: bool, models: Sequence[str] = MODELS) -> Iterator[Case]:
+    """All cases of these models. Of two that differ only in the path, the fused one comes last,
+    because the latest result counts.
     """
     precisions: tuple[Precision, ...] = ("tf32", "float32") if cuda else ("float32",)
     for precision in precisions:
-        for model in MODELS:
+        for model in models:
             if model == "gatr" and precision == "float32":
                 yield Case(model, precision, path="plain")
             yield Case(model, precision)
@@ -141,13 +141,13 @@ def training_step(case: Case, device: torch.device) -> timing.Step:
     return lambda: stepper.step(task.systems)
 
 
-def run() -> None:
+def run(models: Sequence[str] = MODELS) -> None:
     device = timing.pick_device()
     cuda = device.type == "cuda"
     report = CaseReport("nbody-step", keep=cuda, batch=BATCH, items=BODIES)
     torch.zeros(1, device=device)  # starts the device, which is not part of the first call
     waiting = True
-    for case in cases(cuda):
+    for case in cases(cuda, models):
         first_call = waiting and case.model == "gatr" and case.path == "fused"
         waiting = waiting and not first_call
         repeats = 20 if cuda else 3

@@ -1,6 +1,6 @@
 """The tables of docs/benchmarks.md, from recorded results: one per benchmark of speed and machine.
 
-A table shows the results of the machine's last day with results; of repeated cases, the last one.
+A table shows the results of every model's last day on the machine; of repeated cases, the last one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ BEGIN, END = "<!-- results: flashgatr bench page -->", "<!-- end of results -->"
 
 
 def latest(file: Path) -> list[dict[str, Any]]:
-    """The lines of every machine's last day, in the order of the cases' first lines; of repeated
-    cases the last line.
+    """The lines of every model's last day on every machine, in the order of the cases' first lines;
+    of repeated cases the last line.
     """
     if not file.exists():
         return []
     lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    last = {line["machine"]: line["date"] for line in lines}
+    last = {(line["machine"], line["model"]): line["date"] for line in lines}
     found: dict[str, dict[str, Any]] = {}
     for line in lines:
-        if line["date"] == last[line["machine"]]:
+        if line["date"] == last[line["machine"], line["model"]]:
             case = [line["machine"], line["model"], line["metric"], line["settings"]]
             found[json.dumps(case, sort_keys=True)] = line
     return list(found.values())

@@ -1,16 +1,19 @@
-"""Time and memory of forward and backward against the number of items, for GATr and a Transformer
-of the same width.
+"""Time and memory of forward and backward against the number of items, for GATr, a Transformer and
+networks on all pairs of items, all of the same width.
 
 Four sets of N items with four multivectors each. GATr has 8 multivector and 16 scalar channels,
-which are as many numbers as the Transformer has channels (144). Each case runs eagerly and, up to
-32,768 items, as one CUDA graph; the faster result counts. At two sizes there is also a case with
-checkpointing, as in the paper (eagerly).
+which are as many numbers as the Transformer has channels (144), and SEGNN and the
+SE(3)-Transformer have scalars and vectors (36 of each). All have ten layers. Each case runs eagerly
+and, up to 32,768 items (256 for networks on pairs), as one CUDA graph; the faster result counts.
+At two sizes there is also a case with checkpointing, as in the paper (eagerly); networks on pairs
+have it at every size. For these, `largest` is the largest N whose step fits into memory.
 
 `draw` writes docs/images/scaling.png from recorded results; it needs no GPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,32 +22,40 @@ import torch
 
 from .. import results
 from ..report import plots
-from . import timing, workload
+from . import largest, timing, workload
 from .artery_step import fixed_size, width_setting
 from .page import latest
 from .timing import CaseReport, Found
 from .workload import Make
 
-SETS, CHANNELS = 4, 144
+SETS, CHANNELS, LAYERS = 4, 144, 10
 NUMBERS = 64, 16
 """Input and output channels of the Transformer: four multivectors, and one."""
 SIZES = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+PAIR_SIZES = (16, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Sizes for networks on pairs."""
 CHECKPOINTED = (1024, 16384)
 COMPILED = (256, 2048, 16384)
 """Sizes at which the Transformer also runs compiled; GATr's kernels leave nothing to compile."""
-LARGEST_GRAPH = 32768
+LARGEST_GRAPH = {True: 256, False: 32768}
+"""By whether the network is one on pairs."""
 LARGEST_OVERLAP = 2048
 """Largest number of items at which weight gradients are computed on a side stream; larger sets fill
 the GPU without it."""
 LONGEST = 8000.0
 """Milliseconds; after a slower step, larger sizes are skipped."""
 FEWER_SIZES = (16, 64, 256)  # on a CPU
+FEWER_PAIR_SIZES = (16,)
 FIGURE = Path("docs/images/scaling.png")
 LABELS = {
     ("gatr", 1): "GATr, width factor 1",
     ("gatr", 2): "GATr, width factor 2",
     ("transformer", None): "Transformer",
+    ("segnn", None): "SEGNN",
+    ("se3_transformer", None): "SE(3)-Transformer",
 }
+ON_PAIRS = ("segnn", "se3_transformer")
+MODELS = tuple(dict.fromkeys(model for model, _ in LABELS))
 Line = list[tuple[int, float]]
 """Number of items and a value, in order."""
 
@@ -73,39 +84,69 @@ def best(
     return found
 
 
-def run() -> None:
+def run(models: Sequence[str] = MODELS) -> None:
     device = timing.pick_device()
     cuda = device.type == "cuda"
     precision = workload.usual_precision(device)
     report = CaseReport("scaling", keep=cuda, batch=SETS, precision=precision)
-    sizes = SIZES if cuda else FEWER_SIZES
-    plans = [(False, sizes), (True, [n for n in CHECKPOINTED if n in sizes])]
     with timing.precision(precision):
-        for checkpointing, numbers in plans:
+        for checkpointing in (False, True):
             for model, width in LABELS:
-                make = _make(model, width, checkpointing, device)
-                for n in numbers:
-                    settings = {
-                        **width_setting(width),
-                        "n_items": n,
-                        "checkpointing": checkpointing,
-                    }
-                    graph = cuda and not checkpointing and n <= LARGEST_GRAPH
-                    found = best(report, model, settings, make, graph)
-                    if found is None:
-                        break  # most likely out of memory, as larger sizes would be
-                    report.add(model, settings, found)
-                    if found.metrics["time"] > LONGEST:
-                        break
+                if model in models:
+                    sizes = _sizes(model, checkpointing, cuda)
+                    _measure(report, (model, width), checkpointing, sizes, device)
     report.show()
     if cuda:
         draw()
+
+
+def _sizes(model: str, checkpointing: bool, cuda: bool) -> Sequence[int]:
+    if model in ON_PAIRS:
+        return PAIR_SIZES if cuda else FEWER_PAIR_SIZES
+    sizes = SIZES if cuda else FEWER_SIZES
+    return [n for n in CHECKPOINTED if n in sizes] if checkpointing else sizes
+
+
+def _measure(
+    report: CaseReport,
+    which: tuple[str, int | None],
+    checkpointing: bool,
+    sizes: Sequence[int],
+    device: torch.device,
+) -> None:
+    """All sizes of a network, and the largest one of a network on pairs."""
+    model, width = which
+    make = _make(model, width, checkpointing, device)
+    of_case = {**width_setting(width), "checkpointing": checkpointing}
+    fits = 0
+    for n in sizes:
+        settings = {**width_setting(width), "n_items": n, "checkpointing": checkpointing}
+        largest_graph = LARGEST_GRAPH[model in ON_PAIRS]
+        graph = device.type == "cuda" and not checkpointing and n <= largest_graph
+        found = best(report, model, settings, make, graph)
+        if found is None:  # most likely out of memory, as larger sizes would be
+            if model in ON_PAIRS:
+                search = partial(largest.search, partial(largest.runs, make, SETS), fits, n)
+                limit = report.attempt(model, {**of_case, "limit": "memory"}, search)
+                if limit is not None:
+                    about = {**of_case, "fails": limit.fails, "limit": "memory"}
+                    report.add(model, about, Found({"largest": limit.fits}))
+            return
+        report.add(model, settings, found)
+        fits = n
+        if found.metrics["time"] > LONGEST:
+            break
+    if model in ON_PAIRS and device.type == "cuda":
+        report.add(model, {**of_case, "limit": "time"}, Found({"largest": fits}))
 
 
 def _make(model: str, width: int | None, checkpointing: bool, device: torch.device) -> Make:
     if model == "gatr":
         changes = dict(attention_width=width, checkpoint=checkpointing)
         return partial(workload.gatr, "scaling", device, **changes)
+    if model in ON_PAIRS:
+        of_model = workload.segnn if model == "segnn" else workload.se3_transformer
+        return partial(of_model, CHANNELS // 4, LAYERS, device, checkpoint=checkpointing)
     options: dict[str, Any] = dict(hidden_channels=CHANNELS, checkpoint=checkpointing)
     return partial(workload.transformer, NUMBERS, device, **options)
 
@@ -123,22 +164,30 @@ def draw(source: Path | None = None, target: Path = FIGURE) -> None:
 
 
 def read(source: Path) -> dict[str, dict[str, Line]]:
-    """Lines by metric and label, without checkpointing: the last results of the last machine."""
-    found: dict[str, dict[str, Line]] = {"time": {}, "memory": {}}
+    """Lines by metric and label: the last results of the last machine.
+
+    Without checkpointing; of networks on pairs, the smaller value of with and without counts.
+    """
+    found: dict[str, dict[str, dict[int, float]]] = {"time": {}, "memory": {}}
     lines = latest(source)
     for line in lines:
         settings = line["settings"]
         label = LABELS.get((line["model"], settings.get("width_factor")))
-        is_shown = label and line["metric"] in found and line["machine"] == lines[-1]["machine"]
-        if label and is_shown and not settings["checkpointing"]:
-            points = found[line["metric"]].setdefault(label, [])
-            points.append((settings["n_items"], line["value"]))
+        is_shown = line["model"] in ON_PAIRS or not settings.get("checkpointing")
+        is_last = line["machine"] == lines[-1]["machine"]
+        if label and is_last and is_shown and line["metric"] in found:
+            points = found[line["metric"]].setdefault(label, {})
+            n = settings["n_items"]
+            points[n] = min(line["value"], points.get(n, line["value"]))
     if not found["time"]:
         raise ValueError(
             f"{source} has no results of the scaling benchmark; run flashgatr bench scaling on a "
             "GPU"
         )
-    return {metric: {k: sorted(v) for k, v in lines.items()} for metric, lines in found.items()}
+    return {
+        metric: {label: sorted(points.items()) for label, points in of_metric.items()}
+        for metric, of_metric in found.items()
+    }
 
 
 def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
@@ -159,8 +208,10 @@ def _picture(lines: dict[str, dict[str, Line]]) -> bytes:
         for metric, dash in (("time", "-"), ("memory", "--")):
             baseline = dict(lines[metric].get("Transformer", []))
             for label, points in lines[metric].items():
+                if not label.startswith("GATr"):
+                    continue
                 ratios = [(n, x / baseline[n]) for n, x in points if n in baseline]
-                if label != "Transformer" and ratios:
+                if ratios:
                     ax.plot(*zip(*ratios, strict=True), dash, markersize=4, **looks[label])
         ax.set_ylim(bottom=0)
         for ax in axes:

@@ -30,6 +30,7 @@ T = TypeVar("T")
 UNITS = {
     "time": "ms",
     "memory": "MiB",
+    "largest": "items",
     "first_call": "s",
     "ratio": "1",
     "time per 1,000 items": "ms",

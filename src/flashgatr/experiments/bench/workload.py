@@ -18,6 +18,9 @@ from torch import Tensor, nn
 from ... import GATr, embed_point
 from ...algebra import BLADES
 from ...config import preset
+from ..baselines.se3_transformer import FusedSE3Transformer
+from ..baselines.segnn import SEGNN
+from ..baselines.tensor_field import Fiber
 from ..baselines.transformer import Transformer
 
 
@@ -114,5 +117,35 @@ def feature_work(net: nn.Module, sizes: tuple[int, int], device: torch.device) -
     def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
         features, target = (torch.randn(*items, size, device=device) for size in sizes)
         return (features,), target
+
+    return Work(net, draw, device, usual_precision(device))
+
+
+def segnn(channels: int, layers: int, device: torch.device, **options: Any) -> Work:
+    """SEGNN on all pairs of moving points, with as many scalars as vectors: 4 · `channels` numbers
+    per item.
+    """
+    width = 2 * channels  # SEGNN's measure: a map of its features has width² weights
+    net = SEGNN(width, layers, **options).to(device)
+
+    def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        position, velocity, target = torch.randn(3, *items, 3, device=device)
+        return (position, velocity, torch.randn(*items, device=device)), target
+
+    return Work(net, draw, device, usual_precision(device))
+
+
+def se3_transformer(channels: int, layers: int, device: torch.device, **options: Any) -> Work:
+    """The form for large sets, on all pairs of points with four scalars and four vectors each; it
+    has 4 · `channels` numbers per item, and six heads.
+    """
+    fiber = Fiber(4, 0, 1)
+    net = FusedSE3Transformer(
+        fiber, fiber, channels, 1, layers, 6, div=2, edge_channels=0, **options
+    ).to(device)
+
+    def draw(items: tuple[int, ...]) -> tuple[tuple[Tensor, ...], Tensor]:
+        features, target = torch.randn(2, *items, 4, fiber.components, device=device)
+        return (features, torch.randn(*items, 3, device=device)), target
 
     return Work(net, draw, device, usual_precision(device))

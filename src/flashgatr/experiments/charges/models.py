@@ -3,6 +3,10 @@
 All predict how far every body moves. The law does not change if all charges of a system are
 reversed. With `canonical_charges`, models see charges multiplied by the sign of their sum, and have
 this symmetry exactly; the sum of five charges of ±1 is never zero.
+
+Nor does the law change if a constant is added to all velocities: forces depend on differences of
+positions only. Given the `duration` T from input to target, models see velocities minus their mean
+v̄ and add T v̄ to what they predict, and have this symmetry exactly.
 """
 
 from __future__ import annotations
@@ -27,17 +31,28 @@ VELOCITIES = {"translation": embed_translation, "direction": embed_direction}
 
 
 class Mover(nn.Module):
-    """A model that adds displacements to the positions."""
+    """A model that adds displacements to the positions.
 
-    def __init__(self, net: nn.Module, *, canonical_charges: bool = False) -> None:
+    duration: time from input to target, the horizon times 0.001; 0 if velocities are seen as given.
+    """
+
+    def __init__(
+        self, net: nn.Module, *, canonical_charges: bool = False, duration: float = 0.0
+    ) -> None:
         super().__init__()
-        self.net, self.canonical_charges = net, canonical_charges
+        if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration < 0:
+            raise ValueError(f"duration must be a number of at least 0, got {duration!r}")
+        self.net, self.canonical_charges, self.duration = net, canonical_charges, duration
 
     def forward(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
         if self.canonical_charges:
             total = charge.sum(-1, keepdim=True)
             charge = torch.where(total < 0, -charge, charge)
-        return position + self.displacement(charge, position, velocity)
+        if not self.duration:
+            return position + self.displacement(charge, position, velocity)
+        mean = velocity.mean(-2, keepdim=True)
+        moved = position + self.duration * mean
+        return moved + self.displacement(charge, position, velocity - mean)
 
     def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
         raise NotImplementedError
@@ -50,7 +65,7 @@ class GATrMover(Mover):
     as it is if all bodies are shifted.
     """
 
-    def __init__(self, net: GATr, velocity: str, **options: bool) -> None:
+    def __init__(self, net: GATr, velocity: str, **options: Any) -> None:
         super().__init__(net, **options)
         if velocity not in VELOCITIES:
             raise ValueError(f"velocity must be one of {', '.join(VELOCITIES)}, got {velocity!r}")
@@ -83,11 +98,14 @@ class PlainMover(Mover):
 
 
 def gatr(
-    velocity: str = "translation", canonical_charges: bool = False, **options: Any
+    velocity: str = "translation",
+    canonical_charges: bool = False,
+    duration: float = 0.0,
+    **options: Any,
 ) -> nn.Module:
     inputs = dict(in_mv_channels=2, in_s_channels=1, out_s_channels=0)
     net = GATr(preset("nbody", **{**inputs, **options}))
-    return GATrMover(net, velocity, canonical_charges=canonical_charges)
+    return GATrMover(net, velocity, canonical_charges=canonical_charges, duration=duration)
 
 
 def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
@@ -97,23 +115,28 @@ def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
     return gatr(velocity, **types, **options)
 
 
-def segnn(canonical_charges: bool = False, **options: Any) -> nn.Module:
-    return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges)
+def segnn(canonical_charges: bool = False, duration: float = 0.0, **options: Any) -> nn.Module:
+    return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges, duration=duration)
 
 
-def se3_transformer(**options: Any) -> nn.Module:
+def se3_transformer(duration: float = 0.0, **options: Any) -> nn.Module:
     """It sees products of charges, which do not change if all are reversed."""
-    return SE3Mover(SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options))
+    net = SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options)
+    return SE3Mover(net, duration=duration)
 
 
-def transformer(canonical_charges: bool = False, **options: Any) -> nn.Module:
+def transformer(
+    canonical_charges: bool = False, duration: float = 0.0, **options: Any
+) -> nn.Module:
     net = PlainNBody(Transformer(7, 3, **options))
-    return PlainMover(net, canonical_charges=canonical_charges)
+    return PlainMover(net, canonical_charges=canonical_charges, duration=duration)
 
 
-def mlp(bodies: int = BODIES, canonical_charges: bool = False, **options: Any) -> nn.Module:
+def mlp(
+    bodies: int = BODIES, canonical_charges: bool = False, duration: float = 0.0, **options: Any
+) -> nn.Module:
     net = PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
-    return PlainMover(net, canonical_charges=canonical_charges)
+    return PlainMover(net, canonical_charges=canonical_charges, duration=duration)
 
 
 MODELS = {

@@ -19,6 +19,8 @@ class Options:
     flip_charges: reverse all charges of a training system at random in every step, which leaves its
         motion as it is
     rotate: turn training systems at random in every step
+    test: evaluate on the test systems at the end; otherwise on the validation systems, to compare
+        settings
     """
 
     force: Literal["charges", "gravity"] = "charges"
@@ -26,6 +28,7 @@ class Options:
     horizon: int = 1000
     flip_charges: bool = False
     rotate: bool = False
+    test: bool = True
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Options:

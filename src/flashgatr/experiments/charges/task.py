@@ -28,7 +28,9 @@ class ChargesBatch(NamedTuple):
 
 
 class ChargesTask(SystemsTask):
-    """Train on `train`, select by `val`, report on `test`, which is read for evaluation only."""
+    """Train on `train`, select by `val`, report on `test`, which is read for evaluation only (or
+    on `val`, see `Options.test`).
+    """
 
     option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
     batch_type = ChargesBatch
@@ -39,7 +41,8 @@ class ChargesTask(SystemsTask):
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
-        require(self.folder, self.options.data, "test")  # fail now rather than after the last step
+        self.last = "test" if self.options.test else "val"
+        require(self.folder, self.options.data, self.last)  # fail now, not after the last step
 
     def load(self, name: str, limit: int | None) -> Data:
         return load(self.folder, self.options.data, name, self.options.horizon, limit)
@@ -62,7 +65,7 @@ class ChargesTask(SystemsTask):
         return mse, {"mse": mse.detach()}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        return {"test": summarise(self.errors(model, self.load("test", None)))}
+        return {self.last: summarise(self.errors(model, self.load(self.last, None)))}
 
 
 def rotated(batch: ChargesBatch, quaternions: Tensor) -> ChargesBatch:

@@ -244,11 +244,17 @@ def bench(
             metavar="[NAME]...", help="Benchmarks (docs/benchmarks.md lists them), or all."
         ),
     ] = None,
+    model: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option(
+            "--model", help="Measure this model only; may repeat. Few benchmarks take it."
+        ),
+    ] = None,
 ) -> None:
     """Measure, print and record under benchmarks/results/."""
     from .. import bench as benchmarks
 
-    failed = benchmarks.run(names or ["all"])
+    failed = benchmarks.run(names or ["all"], model or [])
     if failed:
         typer.echo(f"failed: {', '.join(failed)}", err=True)
         raise typer.Exit(1)

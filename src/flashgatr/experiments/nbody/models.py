@@ -8,12 +8,22 @@ of the output near one and its unused scalar near zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ... import GATr, embed_point, embed_scalar, embed_translation, extract_point, parity
+from ... import (
+    GATr,
+    embed_point,
+    embed_scalar,
+    embed_translation,
+    extract_direction,
+    extract_point,
+    parity,
+)
 from ...algebra import E123
 from ...config import preset
 from ..baselines.gca import GCAGNN, GCAMLP
@@ -25,6 +35,8 @@ from ..baselines.transformer import Transformer
 
 Prediction = tuple[Tensor, Tensor]
 """Positions (B, n, 3), and the regulariser (a number)."""
+SMALLEST_WEIGHT = 1e-3
+"""Of points that GCA networks return."""
 _TYPES = parity("point", "translation")
 """Types of the channels of `gatr_e3`; the mass shares the one of the velocity, as both are even."""
 WIDE = 24
@@ -45,7 +57,14 @@ class GATrNBody(nn.Module):
 
 
 class GCANBody(nn.Module):
-    """A network on the same multivectors as GATr's; `flatten` bodies are channels of one item."""
+    """A network on the same multivectors as GATr's; `flatten` bodies are channels of one item.
+
+    Points are read as in the authors' code: a weight |e123| of at most `SMALLEST_WEIGHT` counts as
+    that number. The weights of the output do not depend on the input. They start at zero, where
+    neither loss nor regulariser has a gradient, and stay there: positions are the point parts of
+    the output, times 1,000. Without this factor, training has to enlarge them from 0.01 to 20, and
+    5,000 steps are too few.
+    """
 
     def __init__(self, net: GCAGNN | GCAMLP, *, flatten: int = 0) -> None:
         super().__init__()
@@ -58,7 +77,10 @@ class GCANBody(nn.Module):
             out = self.net(bodies.flatten(-3, -2)).unsqueeze(-2)
         else:
             out = self.net(bodies)
-        return extract_point(out[..., 0, :]), _weight_regulariser(out).mean()
+        point = out[..., 0, :]
+        weight = point[..., E123, None]
+        weight = torch.where(weight.abs() > SMALLEST_WEIGHT, weight, SMALLEST_WEIGHT)
+        return extract_direction(point) / weight, _weight_regulariser(out).mean()
 
 
 class SEGNNNBody(nn.Module):
@@ -133,12 +155,14 @@ def transformer(**options: Any) -> nn.Module:
     return PlainNBody(Transformer(7, 3, **options))
 
 
-def gca_gnn(**options: Any) -> nn.Module:
-    return GCANBody(GCAGNN(1, 1, **options))
+def gca_gnn(point_weight: float = 0.0, **options: Any) -> nn.Module:
+    return GCANBody(GCAGNN(1, 1, point_weight=point_weight, **options))
 
 
-def gca_mlp(bodies: int = 4, **options: Any) -> nn.Module:
-    return GCANBody(GCAMLP(bodies, bodies, **options), flatten=bodies)
+def gca_mlp(bodies: int = 4, point_weight: float = 1.0, **options: Any) -> nn.Module:
+    """With few maps, its numbers do not shrink: a factor of 1,000 would be too much."""
+    net = GCAMLP(bodies, bodies, point_weight=point_weight, **options)
+    return GCANBody(net, flatten=bodies)
 
 
 def mlp(bodies: int = 4, **options: Any) -> nn.Module:
@@ -161,6 +185,29 @@ MODELS = {
 def fits(model: nn.Module, bodies: int) -> bool:
     """Whether a model can take this number of bodies."""
     return not isinstance(model, (PlainNBody, GCANBody)) or model.flatten in (0, bodies)
+
+
+FEWEST_NEIGHBOURS = 3
+"""Of SEGNN, as in the paper; systems of four bodies have no more."""
+
+
+@contextmanager
+def neighbours(model: nn.Module, k: int) -> Iterator[None]:
+    """A context in which SEGNN takes messages from the k nearest bodies only."""
+    assert isinstance(model, SEGNNNBody)
+    before, model.net.k = model.net.k, k
+    try:
+        yield
+    finally:
+        model.net.k = before
+
+
+def fewer_neighbours(model: nn.Module, bodies: int) -> range:
+    """The numbers of neighbours with which a model on this number of bodies is evaluated as well:
+    from three up for a SEGNN that takes all of them, none for other models.
+    """
+    takes_all = isinstance(model, SEGNNNBody) and model.net.k is None
+    return range(FEWEST_NEIGHBOURS, bodies - 1 if takes_all else 0)
 
 
 def _embed(mass: Tensor, position: Tensor, velocity: Tensor) -> Tensor:

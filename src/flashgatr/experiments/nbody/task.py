@@ -76,8 +76,12 @@ class NBodyTask(SystemsTask):
         results = {}
         for name in SETS:
             data = self.load(name, None)
-            if models.fits(self.model, data["mass"].shape[1]):
+            bodies = data["mass"].shape[1]
+            if models.fits(self.model, bodies):
                 results[name] = summarise(self.errors(model, data))
+            for k in models.fewer_neighbours(self.model, bodies):
+                with models.neighbours(self.model, k):
+                    results[f"{name}_k{k}"] = summarise(self.errors(model, data))
         moved = _moved(self.load("eval", None))
         results["eval_moved"] = summarise(self.errors(model, moved))
         return results

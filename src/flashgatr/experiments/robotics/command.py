@@ -53,11 +53,11 @@ def predict(
     engine: Annotated[str, typer.Option(help="The physics engine: mujoco or bullet.")] = "mujoco",
     sampler: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Option(help="ancestral, ddim or dpm_solver, instead of the run's setting."),
+        typer.Option(help="dpm_solver (the default), ddim, or ancestral (1,000 steps; slow)."),
     ] = None,
     sampling_steps: Annotated[
         Optional[int],  # noqa: UP045
-        typer.Option(help="Denoising steps of ddim and dpm_solver, instead of the run's setting."),
+        typer.Option(help="Denoising steps of dpm_solver and ddim. [default: 20]"),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Where the film and the trajectory go.")

@@ -7,17 +7,23 @@ another version is made again. Nothing is written to a folder of shards that is 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ....io import files
 from ...baselines.surfaces.levels import Hierarchy, Level, Levels
 from ...hashing import hash_of
-from .mesh import Array, Mesh
+from .mesh import Array, ArteryError, Mesh
 
 FOLDER = "levels"
 FORMAT = 1
@@ -37,6 +43,41 @@ def with_levels(
         positions = [np.asarray(mesh.position) for mesh in meshes[start : start + TOGETHER]]
         found += _kept(positions, hierarchy, None if folder is None else folder / FOLDER)
     return [replace(mesh, levels=own) for mesh, own in zip(meshes, found, strict=True)]
+
+
+def prepare_levels(
+    meshes: Sequence[Mesh],
+    hierarchy: Hierarchy,
+    folder: Path,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Make and keep the levels of a set of meshes, in processes (by default one per 100 meshes, and
+    at most one per core); `with_levels` then reads them. `progress` is called with (meshes done,
+    meshes in all).
+    """
+    if not _may_be_written(folder):
+        raise ArteryError(f"{folder} is not a folder that may be written to; copy the shards first")
+    parts = [
+        [np.asarray(mesh.position) for mesh in meshes[start : start + TOGETHER]]
+        for start in range(0, len(meshes), TOGETHER)
+    ]
+    workers = min(workers or os.cpu_count() or 1, len(parts))
+    job = partial(_keep, hierarchy=hierarchy, folder=folder / FOLDER)
+    done = 0
+    with contextlib.ExitStack() as stack:
+        run: Any = map
+        if workers > 1:
+            pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+            run = stack.enter_context(pool).map
+        for count in run(job, parts):
+            done += count
+            if progress:
+                progress(done, len(meshes))
+
+
+def _keep(positions: list[Array], hierarchy: Hierarchy, folder: Path) -> int:
+    return len(_kept(positions, hierarchy, folder))
 
 
 def _kept(positions: list[Array], hierarchy: Hierarchy, folder: Path | None) -> list[Levels]:

@@ -25,9 +25,10 @@ MODELS = {
     "gatr_narrow": "GATr, less wide",
     "gatr_shallow": "GATr, less deep",
 }
-SETS = ("test", "val", "test_float32", "test_moved", "test_mirrored")
+SETS = ("test", "val", "test_float32", "test_full", "test_moved", "test_mirrored")
 VARIANTS = {
     "test_float32": "in float32",
+    "test_full": "full attention",
     "test_moved": "turned and moved",
     "test_mirrored": "mirrored too",
 }

@@ -5,11 +5,13 @@ of ε over the meshes, for each seed of the anchors. The setting `meshes` says h
 
 The meshes are those in FLASHGATR_ARTERIES (default data/arteries). FLASHGATR_MESHES limits them to
 the first ones. Cases that the results have already, for the same network and number of meshes and
-threads, are not computed again, so that a long measurement can be continued.
+threads, are not computed again, so that a long measurement can be continued. The setting `network`
+is the beginning of the SHA-256 of the file with the network's weights.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .... import io
 from ... import results, shipped
 from ...arteries.anchoring import AnchorChoice
 from ...arteries.data.mesh import Mesh
@@ -48,14 +51,16 @@ def cases() -> Iterator[AnchorChoice | None]:
 
 
 def run() -> None:
-    folder = Path(os.environ.get("FLASHGATR_ARTERIES", "data/arteries"))
+    data = Path(os.environ.get("FLASHGATR_ARTERIES", "data/arteries"))
     limit = int(os.environ.get("FLASHGATR_MESHES", "0")) or None
-    found = load_meshes(folder, "test", limit=limit, division="original")
+    found = load_meshes(data, "test", limit=limit, division="original")
     matrices = orientations(found, ORIENTATION)
     meshes = [turned(mesh, matrix) for mesh, matrix in zip(found, matrices, strict=True)]
     device = pick_device()
-    model, _ = load(shipped.find(Path(NETWORK)), device=device.type)
-    report = CaseReport(NAME, keep=True, precision="float32", meshes=len(meshes))
+    run_folder = shipped.find(Path(NETWORK))
+    model, _ = load(run_folder, device=device.type)
+    common = {"precision": "float32", "meshes": len(meshes), "network": network_of(run_folder)}
+    report = CaseReport(NAME, keep=True, **common)
     known = recorded()
     for choice in cases():
         settings = settings_of(choice)
@@ -70,6 +75,11 @@ def settings_of(choice: AnchorChoice | None) -> dict[str, Any]:
         return {"anchors": "all nodes"}
     given = asdict(choice)
     return {"anchors": given.pop("count"), **given}
+
+
+def network_of(run: Path) -> str:
+    """Which network a run has: the first digits of the hash of its weights."""
+    return hashlib.sha256((run / "model" / io.WEIGHTS).read_bytes()).hexdigest()[:12]
 
 
 def measured(

@@ -70,8 +70,8 @@ def run() -> None:
             found = Found({"processor time": statistics.median(times)})
             report.add("preprocessing", {**about, "method": method}, found)
         if len(prepared) == 2:
-            difference = max(_difference(a, b) for a, b in zip(*prepared, strict=True))
-            found = Found({"difference": difference})
+            largest = max(difference(a, b) for a, b in zip(*prepared, strict=True))
+            found = Found({"difference": largest})
             report.add("preprocessing", {**about, "method": "both"}, found)
     report.show()
     fine_meshes()
@@ -87,7 +87,7 @@ def fine_meshes() -> None:
         for stage, seconds in times.items():
             found = Found({"processor time": seconds})
             report.add("preprocessing", {**about, "stage": stage}, found)
-        whole = Found({"memory": memory, "difference": _difference(usual, mesh)})
+        whole = Found({"memory": memory, "difference": difference(usual, mesh)})
         report.add("preprocessing", {**about, "stage": "all"}, whole)
     report.show()
 
@@ -114,7 +114,7 @@ def staged(refined: int) -> tuple[dict[str, float], float, Mesh]:
     return times, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, mesh
 
 
-def _difference(a: Mesh, b: Mesh) -> float:
+def difference(a: Mesh, b: Mesh) -> float:
     """Largest difference of distances on the nodes that both meshes kept; which nodes are cut off
     depends on the distances.
     """

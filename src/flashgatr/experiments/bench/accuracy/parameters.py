@@ -1,0 +1,24 @@
+"""Numbers of trained parameters, counted on networks that hold no numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+
+from ...experiment import Experiment
+from ...table import find
+
+
+def count(experiment: Experiment, model: str, options: Mapping[str, Any] | None = None) -> int:
+    return _count(experiment.name, model, json.dumps(dict(options or {}), sort_keys=True))
+
+
+@cache
+def _count(experiment: str, model: str, options: str) -> int:
+    with torch.device("meta"):
+        net = find(experiment).build(model, json.loads(options))
+    return sum(p.numel() for p in net.parameters() if p.requires_grad)

@@ -1,0 +1,76 @@
+"""Scaling: time and memory at some sizes, the largest size that fits, and an artery mesh."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..page import latest
+from ..scaling import LABELS, ON_PAIRS
+from .mesh_memory import VERTICES, extrapolate
+from .recorded import MISSING, table
+
+SIZES = (64, 256, 512, 1024, 16384)
+
+
+def sizes(folder: Path) -> str:
+    """Time and memory on the last machine, without checkpointing and, on pairs, with it."""
+    lines = latest(folder / "scaling.jsonl")
+    last = lines[-1]["machine"] if lines else None
+    lines = [line for line in lines if line["machine"] == last]
+    rows = []
+    for (model, width), label in LABELS.items():
+        for checkpointing in (False, True) if model in ON_PAIRS else (False,):
+            own = [
+                line
+                for line in lines
+                if line["model"] == model
+                and line["settings"].get("width_factor") == width
+                and line["settings"].get("checkpointing") == checkpointing
+            ]
+            name = f"{label}, checkpointing" if checkpointing else label
+            cells = [_cell(own, n) for n in SIZES]
+            rows.append([name, *cells, _largest(own, model), f"`{_command(model)}`"])
+    head = ["model", *(f"{n:,} items" for n in SIZES), "largest number of items"]
+    return table([*head, "repeat with"], rows)
+
+
+def _command(model: str) -> str:
+    return f"flashgatr bench scaling --model {model}"
+
+
+def _cell(lines: list[dict[str, Any]], items: int) -> str:
+    found = {x["metric"]: x["value"] for x in lines if x["settings"].get("n_items") == items}
+    if "time" not in found:
+        largest = [x for x in lines if x["metric"] == "largest"]
+        too_many = any(x["settings"].get("fails", items + 1) <= items for x in largest)
+        return "does not fit" if too_many else MISSING
+    memory = f", {found['memory'] / 1024:.2f} GiB" if "memory" in found else ""
+    return f"{found['time']:.3g} ms{memory}"
+
+
+def _largest(lines: list[dict[str, Any]], model: str) -> str:
+    for line in reversed(lines):
+        if line["metric"] == "largest":
+            least = "at least " * (line["settings"]["limit"] == "time")
+            return f"{least}{line['value']:,.0f}"
+    sizes = [x["settings"]["n_items"] for x in lines if x["metric"] == "time"]
+    return f"at least {max(sizes):,}" if sizes and model not in ON_PAIRS else MISSING
+
+
+def mesh(folder: Path) -> str:
+    """Memory that networks on pairs would need for one mesh."""
+    found = {(x.model, x.checkpointing): x for x in extrapolate(folder / "scaling.jsonl")}
+    rows = []
+    for model in ON_PAIRS:
+        for checkpointing in (False, True):
+            own = found.get((model, checkpointing))
+            name = f"{LABELS[model, None]}{', checkpointing' * checkpointing}"
+            cells = [MISSING] * 3
+            if own is not None:
+                first, second = own.measured
+                cells = [f"{first:,} and {second:,}", f"{own.bytes_per_pair / 1024:.1f} KiB"]
+                cells.append(f"{own.gibibytes:,.0f} GiB")
+            rows.append([name, *cells])
+    head = ["model", "measured at", "per pair of items", f"a mesh of {VERTICES:,} nodes"]
+    return table(head, rows)

@@ -1,0 +1,66 @@
+"""`flashgatr predict flows`: a trained run on the test vessels.
+
+errors.json   errors for every number of points and anchors
+errors.png    the same, drawn
+    flow.png      speed on a slice of the lumen and stress on the wall: true, predicted, error
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...io import files
+from ...train import distributed
+from ...train.settings import override
+from .. import runs
+from ..arteries.data.mesh import ArteryError
+from .picture import draw_errors, draw_flow
+from .task import FlowTask
+
+
+def run(
+    folder: Path,
+    out: Path,
+    *,
+    points: Sequence[int] | None = None,
+    anchors: Sequence[int] | None = None,
+    data: Path | None = None,
+    device: str | None = None,
+) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Predict and write the files; returns the errors and the paths.
+
+    points: of the lumen and of the wall, None for all. anchors: of the lumen, and as many of the
+    wall; None for those of training.
+    """
+    config = runs.load_config(folder)
+    if config.experiment != "flows":
+        raise ArteryError(f"{folder} is a run of the {config.experiment} experiment, not of flows")
+    changes = ["train.cuda_graph=false", *([f"device={device}"] if device else [])]
+    config = override(config, [*changes, *([f"data.folder='{data}'"] if data else [])])
+    task = FlowTask(config, distributed.join(config.device).device)
+    model = runs.load_model(config).to(task.device).eval()
+    vessels = task.test_vessels()
+    counts = [(n, n) for n in anchors] if anchors else [task.options.anchors]
+    found = []
+    for number in points or [0]:
+        part = vessels.first(number)
+        total = sum(x.shape[1] for x in part.kinds)
+        for count in counts:
+            about = {"points": total, "anchors": sum(count)}
+            found.append(about | task.errors_at(model, vessels, number, count))
+    rows = torch.cat([x[0] for x in vessels.kinds])
+    prediction = next(task.predictions(model, vessels, "float32"))
+    contents = {
+        "errors.json": (json.dumps(found, indent=1) + "\n").encode(),
+        "errors.png": draw_errors(found),
+        "flow.png": draw_flow(vessels.names[0], rows.cpu(), prediction.cpu()),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        files.write(out / name, content)
+    return found, [out / name for name in contents]
