@@ -74,6 +74,7 @@ VARIANTS = {
     "types": TYPED,
     "types multi-head": dict(TYPED, **REINSERT, multi_query=False, learned_weights="all"),
     "types, three channels per head": dict(TYPED, hidden_mv_channels=6, attention_width=1),
+    "types, many channels": dict(TYPED, hidden_mv_channels=36, num_blocks=1),
     "types, reinsert s": dict(TYPED, reinsert_s_channels=(0,), activation="sigmoid"),
     "types blind": dict(TYPED, **REINSERT, distance_aware=False, activation="relu"),
     "types no scalars": dict(TYPED, **NO_SCALARS, length_scale=3.0),

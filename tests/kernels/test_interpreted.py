@@ -43,6 +43,16 @@ for shape in ((3, 4), (11, 2)):
     found, expected = (laws.results_of(net, mv, s, plain=plain) for plain in (False, True))
     laws.assert_equal(found, expected, 1e-4)
 
+for types in ({{}}, laws.TYPED):  # frames made by kernels, as on CUDA alone
+    torch.manual_seed(0)
+    net = laws.make_net(dtype=torch.float32, **types)
+    mv, s = (x.detach() for x in laws.make_data(net, 4, 5, dtype=torch.float32))
+    with torch.no_grad():
+        found = net._fast.run_with_ends(mv, s, Sets((4, 5)), net.linear_in, net.linear_out)
+        expected = net(mv, s)
+    for x, y in zip(found, expected):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-4)
+
 for c, channels in ((2, 1), (3, 0), (1, 7)):  # the ends of a network, which run on CUDA alone
     mv, s = torch.randn(4, 5, c, 16), torch.randn(4, 5, channels)
     sets = Sets((4, 5))

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr.experiments.robotics import layouts, normalised
+from flashgatr.experiments.robotics import evaluation, layouts, normalised
 from flashgatr.experiments.robotics.layouts import Blocks
 from flashgatr.experiments.robotics.normalised import Scale
+from flashgatr.experiments.robotics.options import Options
 from flashgatr.experiments.robotics.world import kinematics, rotations, scenes
 
 
@@ -130,6 +131,13 @@ def test_a_mirrored_world_is_that_of_the_networks():
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert np.allclose(layouts.mirrored(layouts.mirrored(state)), state)
     assert abs(layouts.mirrored(state) - state).max() > 0.1
+
+
+def test_mirrored_scenes_are_the_same_scenes_mirrored():
+    assert Options(turned=True, mirrored=True).kinds == ("", "turned", "mirrored")
+    plain, mirrored = (evaluation.draw("validation", 3, kind) for kind in ("", "mirrored"))
+    assert np.array_equal(mirrored, layouts.mirrored(plain))
+    assert abs(mirrored - plain).max() > 0.1
 
 
 def test_a_turned_world_is_the_world_seen_from_elsewhere():

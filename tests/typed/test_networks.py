@@ -13,6 +13,7 @@ from flashgatr.testing import (
     assert_equivariant,
     equivariance_error,
     padding_error,
+    permutation_error,
     point_equivariance_error,
 )
 
@@ -44,9 +45,10 @@ def test_other_types_of_the_input_are_noticed():
     assert equivariance_error(network(), *scene(), group="reflection", parity=("eee", "oeo")) > 1e-6
 
 
-def test_packed_and_padded_sets():
+def test_packed_padded_and_reordered_sets():
     net, (mv, s) = network(), scene()
     assert padding_error(net, mv, s) < 1e-10
+    assert permutation_error(net, mv, s) < 1e-10
     packed = dict(offsets=torch.tensor([0, 4, 12]))
     assert_equivariant(net, mv.flatten(0, 1), s.flatten(0, 1), parity=TYPES, **packed)
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flashgatr.experiments import runs
+from flashgatr.experiments.arteries import EXPERIMENT
 from flashgatr.experiments.arteries.data.preparation import prepare_folder
 from flashgatr.experiments.arteries.data.shards import read_shard
 from flashgatr.experiments.arteries.data.wall import prepare
@@ -114,6 +115,13 @@ def test_both_signs_make_predictions_turn_with_mirrors(run, raw, tmp_path):
     assert difference(there, here, mirror, lambda x: x @ mirror) < 1e-3
     assert both.both_signs  # test_models.py has a model that needs it
     assert not prediction.load(run)[0].both_signs
+
+
+def test_both_signs_are_left_out_of_networks_with_types(run, monkeypatch):
+    """They are exact under mirrors in one pass."""
+    typed = EXPERIMENT.build("gatr_e3", dict(num_blocks=1))
+    monkeypatch.setattr(prediction.runs, "load_model", lambda config: typed)
+    assert not prediction.load(run, both_signs=True)[0].both_signs
 
 
 @pytest.mark.parametrize("scale", ["mm", "auto"])

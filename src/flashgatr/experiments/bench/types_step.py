@@ -29,8 +29,8 @@ def step(network: str, model: str, device: torch.device, *, graph: bool) -> Step
     """A training step of the network with this preset."""
     cuda = device.type == "cuda"
     if network == "nbody":
-        precision = "tf32" if cuda else "float32"
-        return training_step(Case(model, precision, cuda_graph=graph), device)
+        case = Case(model, "tf32" if cuda else "float32", cuda_graph=graph)
+        return training_step(case, device)
     counts = (PRESETS[network][f"{side}_mv_channels"] for side in ("in", "out"))
     types = (count * "o" if model == "gatr_e3" else None for count in counts)  # all are points
     changes = dict(zip(("in_mv_parity", "out_mv_parity"), types, strict=True))

@@ -111,7 +111,7 @@ def gatr(
 def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
     """GATr with types of channels, exactly equivariant under mirrors, too."""
     channels = parity("point", velocity if velocity in VELOCITIES else "translation")
-    types = dict(in_mv_parity=channels, out_mv_parity=parity("direction"))
+    types: dict[str, Any] = dict(in_mv_parity=channels, out_mv_parity=parity("direction"))
     return gatr(velocity, **types, **options)
 
 

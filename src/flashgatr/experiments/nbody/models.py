@@ -37,11 +37,8 @@ Prediction = tuple[Tensor, Tensor]
 """Positions (B, n, 3), and the regulariser (a number)."""
 SMALLEST_WEIGHT = 1e-3
 """Of points that GCA networks return."""
-
-
 _TYPES = parity("point", "translation")
 """Types of the channels of `gatr_e3`; the mass shares the one of the velocity, as both are even."""
-
 WIDE = 24
 """Multivector channels of `gatr_e3_wide`."""
 

@@ -747,6 +747,7 @@ static void activate_backward(n kind, n N, const real *restrict x, const real *r
   }
 }
 
+#define ALL_AT_ONCE (C == 2 * G && C <= SOME) /* one loop over both halves */
 /* Activates scalars, and multiplies each of C multivectors by its activated scalar part; G of them
    have such gates, the others (odd ones, in networks with types) take those of the first G. */
 KERNEL gate_forward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, real *restrict y) {
@@ -759,8 +760,10 @@ KERNEL gate_forward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, r
       real gate[SOME];
       const n some = SMALLER(G - c, SOME);
       activate(KIND == GELU ? TANH_GELU : KIND, some, from + c, gate);
-      for (n h = c; h < C; h += G)
-        for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) to[p * C + h + i] = gate[i] * from[p * C + h + i];
+      const n all = ALL_AT_ONCE ? C : some;
+      if (all > some) copied(some, gate, gate + some);
+      for (n h = c; h < C; h += all > some ? C : G)
+        for (n p = 0; p < BLADES; p++) for (n i = 0; i < all; i++) to[p * C + h + i] = gate[i] * from[p * C + h + i];
     }
   }
 }
@@ -776,10 +779,13 @@ KERNEL gate_backward(n t0, n t1, n C, n G, n S, n KIND, const real *restrict x, 
     for (n c = 0; c < G; c += SOME) {
       real gate[SOME], sum[SOME] = {0}, more[SOME];
       const n some = SMALLER(G - c, SOME);
-      for (n h = c; h < C; h += G)
-        for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) sum[i] += from[p * C + h + i] * outer[p * C + h + i];
+      const n all = ALL_AT_ONCE ? C : some, next = all > some ? C : G;
+      for (n h = c; h < C; h += next)
+        for (n p = 0; p < BLADES; p++) for (n i = 0; i < all; i++) sum[i] += from[p * C + h + i] * outer[p * C + h + i];
+      for (n i = some; i < all; i++) sum[i - some] += sum[i];
       activate_backward(KIND == GELU ? TANH_GELU : KIND, some, from + c, sum, gate, more);
-      for (n h = c; h < C; h += G) for (n p = 0; p < BLADES; p++) for (n i = 0; i < some; i++) {
+      if (all > some) copied(some, gate, gate + some);
+      for (n h = c; h < C; h += next) for (n p = 0; p < BLADES; p++) for (n i = 0; i < all; i++) {
         to[p * C + h + i] = gate[i] * from[p * C + h + i];
         gto[p * C + h + i] = gate[i] * outer[p * C + h + i];
       }

@@ -23,7 +23,7 @@ def run(scenes: int = SCENES, *, keep: bool = True) -> None:
     lines = []
     for engine in filter(physics.installed, physics.ENGINES):
         for turned in (False, True):
-            start = draw("test", scenes, turned=turned)
+            start = draw("test", scenes, "turned" if turned else "")
             for name, planner in PLANNERS.items():
                 begin = time.monotonic()
                 found = planning.summarise(planning.run(planner, start, engine=engine, workers=0))
