@@ -1,4 +1,4 @@
-"""Networks on pairs in the scaling benchmark, on a GPU: captured, in bfloat16, until memory ends."""
+"""Networks on pairs in the scaling benchmark, on a GPU: captured, and until memory ends."""
 
 import pytest
 import torch
