@@ -62,8 +62,8 @@ class GCANBody(nn.Module):
     Points are read as in the authors' code: a weight |e123| of at most `SMALLEST_WEIGHT` counts as
     that number. The weights of the output do not depend on the input. They start at zero, where
     neither loss nor regulariser has a gradient, and stay there: positions are the point parts of
-    the output, times 1,000. Without this factor, training has to enlarge them from 0.01 to 20, and
-    5,000 steps are too few.
+    the output, times 1,000. Without this factor, training first has to enlarge them: they begin
+    near 0.01 and the positions are near 20.
     """
 
     def __init__(self, net: GCAGNN | GCAMLP, *, flatten: int = 0) -> None:
