@@ -33,9 +33,12 @@ def make_data(*items):
 
 
 def gap(found, expected):
-    """The largest difference of several tensors, relative to the largest number of all."""
+    """The largest difference of several tensors, relative to the largest number of all.
+
+    If all expected numbers are zero, as the gradients of masked parameters are, it is absolute.
+    """
     found, expected = ([x.detach() for x in pair] for pair in (found, expected))
-    size = max(float(x.abs().max()) for x in expected if x.numel())
+    size = max(float(x.abs().max()) for x in expected if x.numel()) or 1.0
     pairs = zip(found, expected, strict=True)
     return max(float((x - y).abs().max()) for x, y in pairs if y.numel()) / size
 
