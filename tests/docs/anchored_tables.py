@@ -6,7 +6,7 @@ from .measured import measured, table_row
 from .pages import ROOT
 
 MESHES = dict(meshes=100, precision="float32")
-CASES = ((512, "medoids"), (512, "farthest"))
+CASES = ((256, "medoids"), (512, "medoids"), (1024, "medoids"), (512, "farthest"))
 
 
 def recorded(**wanted):
