@@ -219,10 +219,10 @@ def _medoids(position: Tensor, sets: Sets, count: int, seed: int | Tensor) -> Te
 
 def _cells(position: Tensor, sets: Sets, index: Tensor) -> Tensor:
     """Valid items per nearest anchor, of padded or plain sets."""
-    x, radius = centred(position, sets)
-    x_BN3, index_BM = x.reshape(-1, *x.shape[-2:]), index.reshape(-1, index.shape[-1])
     if not index.numel():
         return position.new_zeros(index.shape)
+    x, radius = centred(position, sets)
+    x_BN3, index_BM = x.reshape(-1, *x.shape[-2:]), index.reshape(-1, index.shape[-1]).long()
     own = nearest(x_BN3, index_BM, TOLERANCES[position.dtype] * radius.reshape(-1))
     mask = None if sets.mask is None else sets.mask.reshape(own.shape)
     return counts(own, mask, index.shape[-1]).to(position).reshape(index.shape)

@@ -96,6 +96,14 @@ def test_the_weight_of_an_anchor_is_at_least_one():
     assert cell_weights(points, torch.tensor([0, 1, 2])).tolist() == [1, 1, 2]
 
 
+def test_weights_take_numbers_of_any_integer_type_and_samples_without_items_or_anchors():
+    points, offsets = torch.randn(10, 3), torch.tensor([0, 4, 4, 10])
+    index = torch.tensor([1, 4, 9])
+    assert torch.equal(cell_weights(points, index.int()), cell_weights(points, index))
+    weights = cell_weights(points, torch.tensor([1, 4, 9]), offsets=offsets)
+    assert (weights[0], weights[1:].sum()) == (4, 6)
+
+
 @pytest.mark.parametrize("method", anchors.METHODS)
 def test_every_item_is_chosen_once_at_most(method):
     for points in (torch.zeros(9, 3), torch.randn(9, 3), collinear()[:9].float()):

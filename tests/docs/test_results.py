@@ -87,7 +87,7 @@ def test_rewards_of_recorded_runs_replace_the_row_that_says_not_measured(tmp_pat
         results.record("kuka-reward", "gatr", "reward", reward, "%", own, folder=tmp_path)
     (row,) = [x for x in kuka.rewards(tmp_path).splitlines() if x.startswith("| GATr")]
     assert row.startswith(
-        "| GATr | 74.8 ± 1.7 | 65.0 ± 5.0 | not measured | mujoco | yes | 110 | 9 |"
+        "| GATr | 74.8 ± 1.7 | 65.0 ± 5.0 | not measured | mujoco | turned | – | 110 | 9 |"
     )
     assert "recipe:kuka_figure" in row
 

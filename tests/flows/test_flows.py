@@ -13,7 +13,7 @@ from flashgatr.experiments.cli import application
 from flashgatr.experiments.config import ConfigError, override
 from flashgatr.experiments.flows.metrics import errors, summarise
 from flashgatr.experiments.flows.task import FlowTask
-from flashgatr.experiments.flows.vessels import SCALES, load, points_of
+from flashgatr.experiments.flows.vessels import SCALES, drawn, load, points_of
 
 from .vessels import LUMEN, WALL, tube, write_tubes
 
@@ -120,8 +120,9 @@ def test_both_kinds_have_the_same_weight_in_the_loss(task):
 
 
 def test_the_flow_of_tubes_is_learned(folder):
-    task = FlowTask(config(folder, "seed=1"), CPU)
-    optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-2)
+    """With start values and an epsilon for which so small a network leaves its first plateau."""
+    task = FlowTask(config(folder, "seed=1", "model.options.initialization=geometric"), CPU)
+    optimizer = torch.optim.Adam(task.model.parameters(), lr=1e-2, eps=1e-20)
     batch, losses = task.batch(BOTH), []
     for _ in range(70):
         loss, _ = task.loss(task.model, batch)
@@ -159,12 +160,27 @@ def test_anchors_come_from_a_part_of_many_points(folder):
     [
         ("data.options.lumen_points=0", "lumen_points must be an integer of at least 1, got 0"),
         ("data.options.wall_anchors=201", "wall_anchors is 201, but the vessels have only 200"),
+        ("data.options.val_points=11", "at least the number of anchors, 12, or 0 .* got 11"),
         ("data.options.anchor_method=near", "'random', 'medoids', got 'near'"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(folder, change, message):
     with pytest.raises(ConfigError, match=message):
         assert FlowTask(config(folder, change), CPU).samples
+
+
+@pytest.mark.parametrize(("total", "count"), [(6, 5), (6, 6), (7, 3), (4, 9)])
+def test_no_point_is_drawn_twice_and_every_point_is_drawn(total, count):
+    rows = torch.arange(total)[None, :, None]
+    found = drawn(rows, torch.zeros(200, dtype=torch.long), count)[..., 0]
+    assert found.shape == (200, min(total, count))
+    assert bool((found.diff() > 0).all())
+    assert set(found.flatten().tolist()) == set(range(total))
+
+
+def test_results_say_how_many_vessels_were_trained_on(folder):
+    task = FlowTask(config(folder, "data.train_samples=2"), CPU)
+    assert task.evaluate(task.model)["test"]["train_vessels"] == task.samples == 2
 
 
 def test_files_of_unequal_numbers_of_points_are_refused(tmp_path):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from flashgatr import GATrConfig
 from flashgatr.experiments.config import RunConfig, override
 from flashgatr.experiments.nbody import EXPERIMENT
 from flashgatr.experiments.nbody.data import generate, load
@@ -22,6 +23,7 @@ class _Stub(nn.Module):
     def __init__(self, mv, s):
         super().__init__()
         self.mv, self.s = mv, s
+        self.config = GATrConfig(in_mv_channels=1, out_mv_channels=1, hidden_mv_channels=1)
 
     def forward(self, mv, s):
         self.seen = mv, s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ...train.settings import check_options, read_options
+from ...train.settings import ConfigError, check_options, read_options
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,13 @@ class Options:
     def __post_init__(self) -> None:
         names = ("lumen_anchors", "wall_anchors", "lumen_points", "wall_points")
         check_options(self, **dict.fromkeys(names, 1))
+        for name in ("points", "val_points"):
+            value, least = getattr(self, name), max(self.anchors)
+            if 0 < value < least:
+                raise ConfigError(
+                    f"data.options.{name} must be at least the number of anchors, {least}, or 0 "
+                    f"for all points, got {value}"
+                )
 
     @property
     def anchors(self) -> tuple[int, int]:

@@ -100,12 +100,14 @@ class FlowTask:
         in float32).
         """
         test = self.test_vessels()
-        about = {"train_vessels": len(field_files(self.folder, "train")), "points": _points(test)}
+        vessels = len(field_files(self.folder, "train"))
+        about = {"train_vessels": min(vessels, self._limits["train"] or vessels)}
+        about["points"] = _points(test)
         about["anchors"] = sum(self.options.anchors)
         results: dict[str, Any] = {}
-        for name, vessels in (("test", test), ("val", self._val)):
-            own = about | {"points": _points(vessels)}
-            results[name] = summarise(self._errors(model, vessels)) | own
+        for name, some in (("test", test), ("val", self._val)):
+            own = about | {"points": _points(some)}
+            results[name] = summarise(self._errors(model, some)) | own
         turn = torch.from_numpy(matrices(len(test.names)).copy())
         turn = (turn * torch.linalg.det(turn)[:, None, None]).to(test.wall)  # no reflections
         turned = test.turned(turn, torch.full((len(turn), 3), SHIFT).to(turn))

@@ -140,9 +140,10 @@ def drawn(rows: Tensor, numbers: Tensor, count: int) -> Tensor:
     """
     total = rows.shape[1]
     count = min(count, total)
-    place = torch.arange(count, device=rows.device)
-    place = place + torch.rand(len(numbers), count, device=rows.device)
-    place = (place * (total / count)).long().clamp(max=total - 1)
+    begin = torch.arange(count + 1, device=rows.device) * total // count
+    size = begin.diff()
+    place = (torch.rand(len(numbers), count, device=rows.device) * size).long()
+    place = begin[:-1] + torch.minimum(place, size - 1)  # rand may round up to the next range
     return rows[numbers[:, None], place]
 
 

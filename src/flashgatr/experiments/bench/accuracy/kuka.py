@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ....train import identity
+from ... import shipped, sweep
 from ...robotics import EXPERIMENT
 from .parameters import count
 from .recorded import MISSING, Runs, number, read, table
@@ -24,14 +26,14 @@ _OF_A_RUN = ("seed", "reward")
 
 
 def rewards(folder: Path) -> str:
-    lines = read(folder, FILE)
+    lines = [x for x in read(folder, FILE) if x["settings"].get("scene_set", "test") == "test"]
     rows = []
     for model, (label, published) in PUBLISHED.items():
         groups = _groups([line for line in lines if line["model"] == model])
         parameters = "–" if model == "edgi" else number(count(EXPERIMENT, model))
         if not groups:
             command = "–" if model == "edgi" else f"`flashgatr sweep recipe:{_recipe(model)}`"
-            rows.append([label, published, MISSING, MISSING, *["–"] * 6, parameters, command])
+            rows.append([label, published, MISSING, MISSING, *["–"] * 7, parameters, command])
         for about, runs in groups:
             rows.append(
                 [label, published, *_cells(about, runs), parameters, _command(about, model)]
@@ -40,8 +42,10 @@ def rewards(folder: Path) -> str:
         for about, runs in _groups([line for line in lines if line["model"] == model]):
             command = "`flashgatr bench kuka-harness`"
             rows.append([model, "–", *_cells(about, runs), "–", command])
-    head = ["planner", "paper", "reward", "strict", "engine", "turned", "demonstrations", "steps"]
-    return table([*head, "scenes", "seeds", "parameters", "repeat with"], rows)
+    head = ["planner", "paper", "reward", "strict", "engine", "scenes", "sampler"]
+    return table(
+        [*head, "demonstrations", "steps", "number", "seeds", "parameters", "repeat with"], rows
+    )
 
 
 def _groups(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Runs]]:
@@ -62,10 +66,13 @@ def _cells(about: dict[str, Any], runs: Runs) -> list[str]:
         if "±" not in text and len(errors) == 1:
             text = f"{text} ± {next(iter(errors.values())):.1f}"
         cells.append(text)
-    turned = ("yes" if about["turned"] else "no") if "turned" in about else "–"
+    places = [name for name in ("turned", "mirrored") if about.get(name)]
+    scenes = " and ".join(places) or "as drawn"
+    sampler = f"{about['sampler']}, {about['sampling_steps']}" if about.get("sampler") else "–"
     told = [number(about.get(key, "–")) for key in ("demonstrations", "steps", "scenes")]
     engine = str(about.get("engine", about.get("set", "–")))
-    return [*cells, engine, turned, *told, str(len(runs.seeds)) if "steps" in about else "–"]
+    seeds = str(len(runs.seeds)) if "steps" in about else "–"
+    return [*cells, engine, scenes, sampler, *told, seeds]
 
 
 def _recipe(model: str) -> str:
@@ -74,6 +81,21 @@ def _recipe(model: str) -> str:
 
 
 def _command(about: dict[str, Any], model: str) -> str:
-    recipe = about.get("recipe")
-    changes = " ".join(f"--set {key}={x}" for key, x in sorted(about.items()) if "." in key)
-    return f"`flashgatr sweep recipe:{recipe} --only model.name={model} {changes}".strip() + "`"
+    """The command that repeats these runs: --only selects from the recipe's grid, --set changes
+    what is not part of it. What the recipe says anyway is left out.
+    """
+    recipe = f"{shipped.RECIPE}:{about['recipe']}"
+    runs = sweep.plan(shipped.find(Path(recipe)), Path("runs"))
+    told = {"model.name": model, "data.train_samples": about.get("demonstrations")}
+    told |= {key: value for key, value in about.items() if "." in key}
+    grid = {key: value for key, value in told.items() if key in runs[0].values}
+    chosen = sweep.select(runs, [f"{key}={value}" for key, value in grid.items()])
+    own = chosen[0].config
+    known = identity(own) | {f"model.options.{key}": x for key, x in own.model.options.items()}
+    others = (
+        f"--set {key}={value}"
+        for key, value in sorted(told.items())
+        if key not in grid and known.get(key) != value
+    )
+    parts = [*(f"--only {key}={value}" for key, value in grid.items()), *others]
+    return f"`flashgatr sweep {recipe} {' '.join(parts)}`"

@@ -45,7 +45,8 @@ def cases() -> Iterator[AnchorChoice | None]:
     for seed in SEEDS:
         for count in COUNTS:
             yield AnchorChoice(count, seed=seed)
-    for weighted, method in ((True, "random"), (False, "random"), (False, "farthest")):
+    others = (True, "farthest"), (True, "random"), (False, "random"), (False, "farthest")
+    for weighted, method in others:
         for count in COUNTS:
             yield AnchorChoice(count, method, weighted)  # type: ignore[arg-type]
 
