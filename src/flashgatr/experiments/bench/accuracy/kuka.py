@@ -1,10 +1,14 @@
-"""Robotics: rewards of planning, the paper's and every group of runs that was recorded."""
+"""Robotics: rewards of planning on test scenes, the paper's and every group of recorded runs."""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ....train import RunConfig, toml
+from ... import shipped, sweep
 from ...robotics import EXPERIMENT
 from .parameters import count
 from .recorded import MISSING, Runs, number, read, table
@@ -21,10 +25,12 @@ PUBLISHED = {
 """Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
 WITHOUT_NETWORK = ("expert", "do nothing", "noise")
 _OF_A_RUN = ("seed", "reward")
+_EVALUATED = ("engine", "scene_set", "sampler")
+"""Recorded facts about the evaluation that are settings, `data.options.NAME`."""
 
 
 def rewards(folder: Path) -> str:
-    lines = read(folder, FILE)
+    lines = [line for line in read(folder, FILE) if _is_result(line)]
     rows = []
     for model, (label, published) in PUBLISHED.items():
         groups = _groups([line for line in lines if line["model"] == model])
@@ -40,8 +46,16 @@ def rewards(folder: Path) -> str:
         for about, runs in _groups([line for line in lines if line["model"] == model]):
             command = "`flashgatr bench kuka-harness`"
             rows.append([model, "–", *_cells(about, runs), "–", command])
-    head = ["planner", "paper", "reward", "strict", "engine", "turned", "demonstrations", "steps"]
-    return table([*head, "scenes", "seeds", "parameters", "repeat with"], rows)
+    head = ["planner", "paper", "reward", "strict", "engine", "scenes", "sampler, steps"]
+    head += ["demonstrations", "training steps", "seeds", "parameters", "repeat with"]
+    return table(head, rows)
+
+
+def _is_result(line: dict[str, Any]) -> bool:
+    """Whether the scenes are those of the test; settings are chosen by others. The benchmark
+    without networks has test scenes only, and does not say so.
+    """
+    return bool(line["settings"].get("scene_set", "test") == "test")
 
 
 def _groups(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Runs]]:
@@ -62,10 +76,16 @@ def _cells(about: dict[str, Any], runs: Runs) -> list[str]:
         if "±" not in text and len(errors) == 1:
             text = f"{text} ± {next(iter(errors.values())):.1f}"
         cells.append(text)
-    turned = ("yes" if about["turned"] else "no") if "turned" in about else "–"
-    told = [number(about.get(key, "–")) for key in ("demonstrations", "steps", "scenes")]
-    engine = str(about.get("engine", about.get("set", "–")))
-    return [*cells, engine, turned, *told, str(len(runs.seeds)) if "steps" in about else "–"]
+    sampler = f"{about['sampler']}, {about['sampling_steps']:,}" if "sampler" in about else "–"
+    told = [number(about.get(key, "–")) for key in ("demonstrations", "steps")]
+    seeds = str(len(runs.seeds)) if "steps" in about else "–"
+    return [*cells, str(about.get("engine", "–")), _scenes(about), sampler, *told, seeds]
+
+
+def _scenes(about: dict[str, Any]) -> str:
+    """How many, and whether they were moved."""
+    moved = [kind for kind in ("turned", "mirrored") if about.get(kind)]
+    return f"{about.get('scenes', '–')}, {' and '.join(moved) or 'plain'}"
 
 
 def _recipe(model: str) -> str:
@@ -74,6 +94,32 @@ def _recipe(model: str) -> str:
 
 
 def _command(about: dict[str, Any], model: str) -> str:
-    recipe = about.get("recipe")
-    changes = " ".join(f"--set {key}={x}" for key, x in sorted(about.items()) if "." in key)
-    return f"`flashgatr sweep recipe:{recipe} --only model.name={model} {changes}".strip() + "`"
+    """Keys of the recipe's grid select runs; others are set where the recipe has another value."""
+    recipe = str(about["recipe"])
+    planned = sweep.plan(shipped.find(Path(f"recipe:{recipe}")), Path("runs"))
+    wanted = {"model.name": model, **{key: x for key, x in about.items() if "." in key}}
+    wanted["train.steps"] = about["steps"]
+    if "data.train_samples" in planned[0].values:
+        wanted["data.train_samples"] = about["demonstrations"]
+    wanted |= {f"data.options.{key}": about[key] for key in _EVALUATED if key in about}
+    wanted |= {f"data.options.{key}": True for key in ("turned", "mirrored") if about.get(key)}
+    chosen = {key: x for key, x in wanted.items() if key in planned[0].values}
+    if any(x not in [run.values[key] for run in planned] for key, x in chosen.items()):
+        return "the recipe has no such run any more"
+    options = [f"--only {_assigned(key, x)}" for key, x in chosen.items()]
+    runs = sweep.select(planned, [f"{key}={toml.literal(x)}" for key, x in chosen.items()])
+    for key, x in sorted(wanted.items()):
+        if key not in chosen and any(_setting(run.config, key) != x for run in runs):
+            options.append(f"--set {_assigned(key, x)}")
+    return f"`flashgatr sweep recipe:{recipe} {' '.join(options)}`"
+
+
+def _assigned(key: str, value: Any) -> str:
+    return shlex.quote(f"{key}={value if isinstance(value, str) else toml.literal(value)}")
+
+
+def _setting(config: RunConfig, key: str) -> Any:
+    value: Any = asdict(config)
+    for part in key.split("."):
+        value = value.get(part)
+    return value
