@@ -108,9 +108,12 @@ def test_canonical_charges_make_a_model_blind_to_their_reversal(model):
 
 
 @pytest.mark.parametrize("model", SMALL)
-def test_a_model_that_knows_the_duration_moves_with_a_moving_frame(model):
+def test_models_with_a_moving_frame_move_with_it(model):
     """As the law does: velocities changed by u change positions by T u, whatever the forces."""
-    net = EXPERIMENT.build(model, {**SMALL[model], "duration": 1.5}).double()
+    net = EXPERIMENT.build(model, {**SMALL[model], "moving_frame": True}).double()
+    with pytest.raises(ValueError, match="moving_frame needs its duration"):
+        net(*_batch(3, 5))
+    net.duration = 1.5
     charge, position, velocity = _batch(3, 5)
     change = torch.randn(3, 1, 3, dtype=torch.float64)
     found = net(charge, position, velocity + change)
@@ -119,8 +122,19 @@ def test_a_model_that_knows_the_duration_moves_with_a_moving_frame(model):
     plain = EXPERIMENT.build(model, SMALL[model]).double()
     found = plain(charge, position, velocity + change)
     assert (found - plain(charge, position, velocity) - 1.5 * change).abs().max() > 1e-3
-    with pytest.raises(ValueError, match="duration must be a number of at least 0, got -1"):
-        EXPERIMENT.build(model, {**SMALL[model], "duration": -1})
+    with pytest.raises(TypeError, match="moving_frame must be True or False, got 1"):
+        EXPERIMENT.build(model, {**SMALL[model], "moving_frame": 1})
+
+
+@pytest.mark.parametrize("horizon", [10, 1000])
+def test_the_frame_moves_for_as_long_as_the_horizon(folder, horizon):
+    changes = [f"data.options.horizon={horizon}", "model.options.moving_frame=true"]
+    task = ChargesTask(_config(folder, *changes), CPU)
+    batch = task.batch(torch.arange(4))
+    change = torch.ones(3)
+    moved = task.predict(task.model, batch._replace(velocity=batch.velocity + change))
+    expected = task.predict(task.model, batch) + horizon / 1000 * change
+    torch.testing.assert_close(moved, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", STANDARD)

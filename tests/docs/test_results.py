@@ -3,6 +3,9 @@
 import json
 import re
 import shlex
+from dataclasses import asdict
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ import pytest
 from flashgatr.experiments import results, shipped, sweep
 from flashgatr.experiments.bench.accuracy import arteries, charges, kuka, nbody, page, scaling
 from flashgatr.experiments.bench.accuracy.recorded import MISSING, Which, read, runs_of
+from flashgatr.train import toml
+from flashgatr.train.settings import read_assignment
 
 from .pages import ROOT, section
 
@@ -23,16 +28,45 @@ def test_the_page_is_what_is_recorded():
     assert page.text(FOLDER) == WRITTEN, "run flashgatr bench results"
 
 
+def selected(command):
+    """The runs of `flashgatr sweep recipe:NAME --only KEY=VALUE --set KEY=VALUE`."""
+    _, _, recipe, *options = shlex.split(command)
+    given = {"--only": [], "--set": []}
+    for flag, text in zip(options[::2], options[1::2], strict=True):
+        given[flag].append(text)
+    planned = sweep.plan(shipped.find(Path(recipe)), Path("runs"), given["--set"])
+    runs = sweep.select(planned, given["--only"])
+    for key, value in map(read_assignment, given["--set"]):
+        for run in runs:  # --set does not reach keys of the grid
+            assert toml.literal(setting(run, key)) == toml.literal(value), command
+    return runs
+
+
+def setting(run, path):
+    return reduce(getitem, path, asdict(run.config))
+
+
 def test_every_recipe_on_the_page_has_the_runs_that_its_command_selects():
-    commands = set(re.findall(r"`flashgatr (sweep recipe:[^`]*)`", WRITTEN))
+    commands = set(re.findall(r"`(flashgatr sweep recipe:[^`]*)`", WRITTEN))
     assert len(commands) > 30
     for command in commands:
-        _, recipe, *options = shlex.split(command)
-        chosen = [
-            x for flag, x in zip(options[::2], options[1::2], strict=True) if flag == "--only"
-        ]
-        planned = sweep.plan(shipped.find(Path(recipe)), Path("runs"))
-        assert sweep.select(planned, chosen), command
+        assert selected(command), command
+
+
+def test_runs_that_repeat_rewards_have_the_settings_of_their_row():
+    """Of the recorded rows, whose cells are told on the page."""
+    shown = [x.split(" | ") for x in section("results", "Robotics").splitlines() if "kuka_" in x]
+    rows = [cells for cells in shown if MISSING not in cells]
+    assert rows
+    for row in rows:
+        engine, scenes, sampler, demonstrations, steps = (x.replace(",", "") for x in row[4:9])
+        for run in selected(row[-1].strip("` |")):
+            options = run.config.data.options
+            assert [options["engine"], options["sampler"]] == [engine, sampler.split()[0]]
+            assert str(options["scenes"]) == scenes.split()[0]
+            assert options["scene_set"] == "test"
+            assert str(run.config.data.train_samples) == demonstrations
+            assert str(run.config.train.steps) == steps
 
 
 def test_without_results_every_cell_says_so(tmp_path):
@@ -81,15 +115,28 @@ def test_a_cell_is_the_mean_of_the_latest_runs_of_the_recipe_itself(tmp_path, mo
 
 def test_rewards_of_recorded_runs_replace_the_row_that_says_not_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGATR_COMMIT", "none")
-    told = {"demonstrations": 110, "recipe": "kuka_figure", "steps": 9, "engine": "mujoco"}
-    for seed, reward in ((0, 60.0), (1, 70.0)):
-        own = {**told, "seed": seed, "reward": "original", "scenes": 200, "turned": True}
-        results.record("kuka-reward", "gatr", "reward", reward, "%", own, folder=tmp_path)
-    (row,) = [x for x in kuka.rewards(tmp_path).splitlines() if x.startswith("| GATr")]
-    assert row.startswith(
-        "| GATr | 74.8 ± 1.7 | 65.0 ± 5.0 | not measured | mujoco | turned | – | 110 | 9 |"
-    )
-    assert "recipe:kuka_figure" in row
+    told = {"demonstrations": 110, "recipe": "kuka_figure", "steps": 900, "engine": "mujoco"}
+    told |= {"sampler": "ancestral", "sampling_steps": 1000, "scenes": 200, "train.lr": 0.01}
+    places = {"plain": {"turned": False}, "turned": {"turned": True},
+              "mirrored": {"turned": False, "mirrored": True}}  # fmt: skip
+    for place in places.values():
+        for seed, reward in ((0, 60.0), (1, 70.0)):
+            for scene_set in ("test", "validation"):  # settings are chosen by the latter
+                own = {**told, **place, "seed": seed, "scene_set": scene_set, "reward": "original"}
+                results.record("kuka-reward", "gatr", "reward", reward, "%", own, folder=tmp_path)
+    rows = [x for x in kuka.rewards(tmp_path).splitlines() if x.startswith("| GATr")]
+    assert len(rows) == 3
+    for name, row in zip(places, rows, strict=True):
+        assert row.startswith(
+            f"| GATr | 74.8 ± 1.7 | 65.0 ± 5.0 | not measured | mujoco | 200, {name} | "
+            "ancestral, 1,000 | 110 | 900 | 2 |"
+        )
+        runs = selected(row.split(" | ")[-1].strip("` |"))
+        assert [run.config.seed for run in runs] == [0, 1]
+        for run in runs:
+            assert (run.config.model.name, run.config.data.train_samples) == ("gatr", 110)
+            assert (run.config.train.steps, run.config.train.lr) == (900, 0.01)
+            assert run.config.data.options["engine"] == "mujoco"
 
 
 def test_the_largest_number_of_items_and_what_does_not_fit_are_shown(tmp_path, monkeypatch):
@@ -108,6 +155,25 @@ def test_the_largest_number_of_items_and_what_does_not_fit_are_shown(tmp_path, m
     cells = row.split(" | ")[1:]
     assert cells[1:4] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", "does not fit"]
     assert cells[5] == "1,008"
+    assert "| 256 and 512 | 16.0 KiB | 748 GiB |" in scaling.mesh(tmp_path)
+
+
+def test_sizes_and_the_extrapolation_are_of_the_machine_that_measured_last(tmp_path, monkeypatch):
+    """Also if its cases are older than those of another machine."""
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+
+    def record(machine, sizes, per_pair):
+        monkeypatch.setattr(results, "machine", lambda: machine)
+        for n in sizes:
+            about = {"batch": 4, "checkpointing": False, "n_items": n}
+            for metric, value in (("time", 10.0 * per_pair), ("memory", per_pair * 4 * n**2 / 64)):
+                results.record("scaling", "segnn", metric, value, "", about, folder=tmp_path)
+
+    record("new", (256, 512), 1)
+    record("old", (512, 1024), 3)
+    record("new", (256, 512), 1)  # again: its cases keep their places in the file
+    (row,) = [x for x in scaling.sizes(tmp_path).splitlines() if x.startswith("| SEGNN |")]
+    assert row.split(" | ")[2:5] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", MISSING]
     assert "| 256 and 512 | 16.0 KiB | 748 GiB |" in scaling.mesh(tmp_path)
 
 

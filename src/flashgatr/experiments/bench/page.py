@@ -34,6 +34,15 @@ def latest(file: Path) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def of_last_machine(file: Path) -> list[dict[str, Any]]:
+    """Of the latest lines, those of the machine that recorded the last line of the file."""
+    if not file.exists():
+        return []
+    recorded = [line for line in file.read_text().splitlines() if line.strip()]
+    machine = json.loads(recorded[-1])["machine"] if recorded else None
+    return [line for line in latest(file) if line["machine"] == machine]
+
+
 def tables(folder: Path) -> str:
     """All tables, as Markdown."""
     parts = []

@@ -5,8 +5,8 @@ reversed. With `canonical_charges`, models see charges multiplied by the sign of
 this symmetry exactly; the sum of five charges of ±1 is never zero.
 
 Nor does the law change if a constant is added to all velocities: forces depend on differences of
-positions only. Given the `duration` T from input to target, models see velocities minus their mean
-v̄ and add T v̄ to what they predict, and have this symmetry exactly.
+positions only. With `moving_frame`, models see velocities minus their mean v̄, add T v̄ to what they
+predict, where T is the time from input to target, and have this symmetry exactly.
 """
 
 from __future__ import annotations
@@ -33,23 +33,27 @@ VELOCITIES = {"translation": embed_translation, "direction": embed_direction}
 class Mover(nn.Module):
     """A model that adds displacements to the positions.
 
-    duration: time from input to target, the horizon times 0.001; 0 if velocities are seen as given.
+    moving_frame: see velocities relative to their mean. The task then sets `duration`, the time
+        from input to target, which follows from the horizon of the data.
     """
 
     def __init__(
-        self, net: nn.Module, *, canonical_charges: bool = False, duration: float = 0.0
+        self, net: nn.Module, *, canonical_charges: bool = False, moving_frame: bool = False
     ) -> None:
         super().__init__()
-        if isinstance(duration, bool) or not isinstance(duration, (int, float)) or duration < 0:
-            raise ValueError(f"duration must be a number of at least 0, got {duration!r}")
-        self.net, self.canonical_charges, self.duration = net, canonical_charges, duration
+        if not isinstance(moving_frame, bool):
+            raise TypeError(f"moving_frame must be True or False, got {moving_frame!r}")
+        self.net, self.canonical_charges, self.moving_frame = net, canonical_charges, moving_frame
+        self.duration: float | None = None
 
     def forward(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
         if self.canonical_charges:
             total = charge.sum(-1, keepdim=True)
             charge = torch.where(total < 0, -charge, charge)
-        if not self.duration:
+        if not self.moving_frame:
             return position + self.displacement(charge, position, velocity)
+        if self.duration is None:
+            raise ValueError("a model with moving_frame needs its duration, from input to target")
         mean = velocity.mean(-2, keepdim=True)
         moved = position + self.duration * mean
         return moved + self.displacement(charge, position, velocity - mean)
@@ -100,12 +104,12 @@ class PlainMover(Mover):
 def gatr(
     velocity: str = "translation",
     canonical_charges: bool = False,
-    duration: float = 0.0,
+    moving_frame: bool = False,
     **options: Any,
 ) -> nn.Module:
     inputs = dict(in_mv_channels=2, in_s_channels=1, out_s_channels=0)
     net = GATr(preset("nbody", **{**inputs, **options}))
-    return GATrMover(net, velocity, canonical_charges=canonical_charges, duration=duration)
+    return GATrMover(net, velocity, canonical_charges=canonical_charges, moving_frame=moving_frame)
 
 
 def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
@@ -115,28 +119,33 @@ def gatr_e3(velocity: str = "translation", **options: Any) -> nn.Module:
     return gatr(velocity, **types, **options)
 
 
-def segnn(canonical_charges: bool = False, duration: float = 0.0, **options: Any) -> nn.Module:
-    return SEGNNMover(SEGNN(**options), canonical_charges=canonical_charges, duration=duration)
+def segnn(canonical_charges: bool = False, moving_frame: bool = False, **options: Any) -> nn.Module:
+    return SEGNNMover(
+        SEGNN(**options), canonical_charges=canonical_charges, moving_frame=moving_frame
+    )
 
 
-def se3_transformer(duration: float = 0.0, **options: Any) -> nn.Module:
+def se3_transformer(moving_frame: bool = False, **options: Any) -> nn.Module:
     """It sees products of charges, which do not change if all are reversed."""
     net = SE3Transformer(Fiber(1, 1, 1), Fiber(2, 1, 1), **options)
-    return SE3Mover(net, duration=duration)
+    return SE3Mover(net, moving_frame=moving_frame)
 
 
 def transformer(
-    canonical_charges: bool = False, duration: float = 0.0, **options: Any
+    canonical_charges: bool = False, moving_frame: bool = False, **options: Any
 ) -> nn.Module:
     net = PlainNBody(Transformer(7, 3, **options))
-    return PlainMover(net, canonical_charges=canonical_charges, duration=duration)
+    return PlainMover(net, canonical_charges=canonical_charges, moving_frame=moving_frame)
 
 
 def mlp(
-    bodies: int = BODIES, canonical_charges: bool = False, duration: float = 0.0, **options: Any
+    bodies: int = BODIES,
+    canonical_charges: bool = False,
+    moving_frame: bool = False,
+    **options: Any,
 ) -> nn.Module:
     net = PlainNBody(MLP(7 * bodies, 3 * bodies, **options), flatten=bodies)
-    return PlainMover(net, canonical_charges=canonical_charges, duration=duration)
+    return PlainMover(net, canonical_charges=canonical_charges, moving_frame=moving_frame)
 
 
 MODELS = {

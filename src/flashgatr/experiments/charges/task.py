@@ -16,6 +16,7 @@ from ..nbody.systems import Data, SystemsTask
 from . import EXPERIMENT
 from .data import load, require
 from .options import Options
+from .simulate import STEP_SIZE
 
 
 class ChargesBatch(NamedTuple):
@@ -40,7 +41,8 @@ class ChargesTask(SystemsTask):
         self.options = Options.read(config.data.options)
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        self.model: Any = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        self.model.duration = self.options.horizon * STEP_SIZE
         self.last = "test" if self.options.test else "val"
         require(self.folder, self.options.data, self.last)  # fail now, not after the last step
 

@@ -160,7 +160,9 @@ def gca_gnn(point_weight: float = 0.0, **options: Any) -> nn.Module:
 
 
 def gca_mlp(bodies: int = 4, point_weight: float = 1.0, **options: Any) -> nn.Module:
-    """With few maps, its numbers do not shrink: a factor of 1,000 would be too much."""
+    """GCA-MLP has few layers, so its outputs have the right size; its point weights start at
+    one.
+    """
     net = GCAMLP(bodies, bodies, point_weight=point_weight, **options)
     return GCANBody(net, flatten=bodies)
 

@@ -53,7 +53,9 @@ class TrajectoryBatch(NamedTuple):
 
 
 class RoboticsTask:
-    """Train on `train`, choose weights by `validation`, report on `test` also turned, mirrored."""
+    """Train on `train`, choose weights by `validation`, report on `test`, and on `test` turned and
+    mirrored.
+    """
 
     option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
     gathers_on_device = True

@@ -1,11 +1,13 @@
-"""Robotics: rewards of planning, the paper's and every group of runs that was recorded."""
+"""Robotics: rewards of planning on test scenes, the paper's and every group of recorded runs."""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ....train import identity
+from ....train import RunConfig, toml
 from ... import shipped, sweep
 from ...robotics import EXPERIMENT
 from .parameters import count
@@ -23,17 +25,19 @@ PUBLISHED = {
 """Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
 WITHOUT_NETWORK = ("expert", "do nothing", "noise")
 _OF_A_RUN = ("seed", "reward")
+_EVALUATED = ("engine", "scene_set", "sampler")
+"""Recorded facts about the evaluation that are settings, `data.options.NAME`."""
 
 
 def rewards(folder: Path) -> str:
-    lines = [x for x in read(folder, FILE) if x["settings"].get("scene_set", "test") == "test"]
+    lines = [line for line in read(folder, FILE) if _is_result(line)]
     rows = []
     for model, (label, published) in PUBLISHED.items():
         groups = _groups([line for line in lines if line["model"] == model])
         parameters = "–" if model == "edgi" else number(count(EXPERIMENT, model))
         if not groups:
             command = "–" if model == "edgi" else f"`flashgatr sweep recipe:{_recipe(model)}`"
-            rows.append([label, published, MISSING, MISSING, *["–"] * 7, parameters, command])
+            rows.append([label, published, MISSING, MISSING, *["–"] * 6, parameters, command])
         for about, runs in groups:
             rows.append(
                 [label, published, *_cells(about, runs), parameters, _command(about, model)]
@@ -42,10 +46,16 @@ def rewards(folder: Path) -> str:
         for about, runs in _groups([line for line in lines if line["model"] == model]):
             command = "`flashgatr bench kuka-harness`"
             rows.append([model, "–", *_cells(about, runs), "–", command])
-    head = ["planner", "paper", "reward", "strict", "engine", "scenes", "sampler"]
-    return table(
-        [*head, "demonstrations", "steps", "number", "seeds", "parameters", "repeat with"], rows
-    )
+    head = ["planner", "paper", "reward", "strict", "engine", "scenes", "sampler, steps"]
+    head += ["demonstrations", "training steps", "seeds", "parameters", "repeat with"]
+    return table(head, rows)
+
+
+def _is_result(line: dict[str, Any]) -> bool:
+    """Whether the scenes are those of the test; settings are chosen by others. The benchmark
+    without networks has test scenes only, and does not say so.
+    """
+    return bool(line["settings"].get("scene_set", "test") == "test")
 
 
 def _groups(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Runs]]:
@@ -66,13 +76,16 @@ def _cells(about: dict[str, Any], runs: Runs) -> list[str]:
         if "±" not in text and len(errors) == 1:
             text = f"{text} ± {next(iter(errors.values())):.1f}"
         cells.append(text)
-    places = [name for name in ("turned", "mirrored") if about.get(name)]
-    scenes = " and ".join(places) or "as drawn"
-    sampler = f"{about['sampler']}, {about['sampling_steps']}" if about.get("sampler") else "–"
-    told = [number(about.get(key, "–")) for key in ("demonstrations", "steps", "scenes")]
-    engine = str(about.get("engine", about.get("set", "–")))
+    sampler = f"{about['sampler']}, {about['sampling_steps']:,}" if "sampler" in about else "–"
+    told = [number(about.get(key, "–")) for key in ("demonstrations", "steps")]
     seeds = str(len(runs.seeds)) if "steps" in about else "–"
-    return [*cells, engine, scenes, sampler, *told, seeds]
+    return [*cells, str(about.get("engine", "–")), _scenes(about), sampler, *told, seeds]
+
+
+def _scenes(about: dict[str, Any]) -> str:
+    """How many, and whether they were moved."""
+    moved = [kind for kind in ("turned", "mirrored") if about.get(kind)]
+    return f"{about.get('scenes', '–')}, {' and '.join(moved) or 'plain'}"
 
 
 def _recipe(model: str) -> str:
@@ -81,21 +94,32 @@ def _recipe(model: str) -> str:
 
 
 def _command(about: dict[str, Any], model: str) -> str:
-    """The command that repeats these runs: --only selects from the recipe's grid, --set changes
-    what is not part of it. What the recipe says anyway is left out.
-    """
-    recipe = f"{shipped.RECIPE}:{about['recipe']}"
-    runs = sweep.plan(shipped.find(Path(recipe)), Path("runs"))
-    told = {"model.name": model, "data.train_samples": about.get("demonstrations")}
-    told |= {key: value for key, value in about.items() if "." in key}
-    grid = {key: value for key, value in told.items() if key in runs[0].values}
-    chosen = sweep.select(runs, [f"{key}={value}" for key, value in grid.items()])
-    own = chosen[0].config
-    known = identity(own) | {f"model.options.{key}": x for key, x in own.model.options.items()}
-    others = (
-        f"--set {key}={value}"
-        for key, value in sorted(told.items())
-        if key not in grid and known.get(key) != value
-    )
-    parts = [*(f"--only {key}={value}" for key, value in grid.items()), *others]
-    return f"`flashgatr sweep {recipe} {' '.join(parts)}`"
+    """Keys of the recipe's grid select runs; others are set where the recipe has another value."""
+    recipe = str(about["recipe"])
+    planned = sweep.plan(shipped.find(Path(f"recipe:{recipe}")), Path("runs"))
+    wanted = {"model.name": model, **{key: x for key, x in about.items() if "." in key}}
+    wanted["train.steps"] = about["steps"]
+    if "data.train_samples" in planned[0].values:
+        wanted["data.train_samples"] = about["demonstrations"]
+    wanted |= {f"data.options.{key}": about[key] for key in _EVALUATED if key in about}
+    wanted |= {f"data.options.{key}": True for key in ("turned", "mirrored") if about.get(key)}
+    chosen = {key: x for key, x in wanted.items() if key in planned[0].values}
+    if any(x not in [run.values[key] for run in planned] for key, x in chosen.items()):
+        return "the recipe has no such run any more"
+    options = [f"--only {_assigned(key, x)}" for key, x in chosen.items()]
+    runs = sweep.select(planned, [f"{key}={toml.literal(x)}" for key, x in chosen.items()])
+    for key, x in sorted(wanted.items()):
+        if key not in chosen and any(_setting(run.config, key) != x for run in runs):
+            options.append(f"--set {_assigned(key, x)}")
+    return f"`flashgatr sweep recipe:{recipe} {' '.join(options)}`"
+
+
+def _assigned(key: str, value: Any) -> str:
+    return shlex.quote(f"{key}={value if isinstance(value, str) else toml.literal(value)}")
+
+
+def _setting(config: RunConfig, key: str) -> Any:
+    value: Any = asdict(config)
+    for part in key.split("."):
+        value = value.get(part)
+    return value

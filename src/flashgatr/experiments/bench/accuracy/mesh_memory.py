@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..page import latest
+from ..page import of_last_machine
 from ..scaling import ON_PAIRS
 
 VERTICES = 7000
@@ -38,7 +38,7 @@ def extrapolate(source: Path, vertices: int = VERTICES) -> list[MeshMemory]:
     """For every network on pairs that was measured at two numbers of items or more, on the last
     machine.
     """
-    lines = latest(source)
+    lines = of_last_machine(source)
     return [
         found
         for model in ON_PAIRS

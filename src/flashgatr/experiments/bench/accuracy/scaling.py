@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..page import latest
+from ..page import of_last_machine
 from ..scaling import LABELS, ON_PAIRS
 from .mesh_memory import VERTICES, extrapolate
 from .recorded import MISSING, table
@@ -15,9 +15,7 @@ SIZES = (64, 256, 512, 1024, 16384)
 
 def sizes(folder: Path) -> str:
     """Time and memory on the last machine, without checkpointing and, on pairs, with it."""
-    lines = latest(folder / "scaling.jsonl")
-    last = lines[-1]["machine"] if lines else None
-    lines = [line for line in lines if line["machine"] == last]
+    lines = of_last_machine(folder / "scaling.jsonl")
     rows = []
     for (model, width), label in LABELS.items():
         for checkpointing in (False, True) if model in ON_PAIRS else (False,):
