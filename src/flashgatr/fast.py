@@ -2,7 +2,7 @@
 
 It is chosen once per call of the network. If it cannot run, `FastPath.obstacle` tells why, and
 the plain modules run instead. `kernels` knows tensors and sizes, `nn` knows modules; only this
-file knows both.
+file and `misfits` know both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from .kernels.block_node import MOST_ROWS
 from .kernels.cuda.side_stream import SideStream
 from .kernels.linear import linear
 from .kernels.plan import BlockMaps, BlockPlan, block_plan
-from .kernels.rows import LinearPlan, Types, from_rows, linear_plan, to_rows
+from .kernels.rows import Types, from_rows, linear_plan, to_rows
 from .kernels.small_sets import SMALL_SAMPLE, enter, leave
 from .kernels.weights import Weights, prepare_together
+from .misfits import has_hooks, inside, misfit, unknown_kind
 from .nn import EquiLinear, GeoMLP, SelfAttention
 from .nn.block import GATrBlock, Surroundings
 from .precision import full_precision, stream_dtype
@@ -48,7 +49,7 @@ class FastBlock:
     def __init__(self, block: GATrBlock) -> None:
         self.block, self.kind = block, type(block)
         self.plan = plan_of(block)
-        self.modules = _inside(block)
+        self.modules = inside(block)
         self.weights, self.query_weights = Weights(), Weights()
 
     @property
@@ -103,13 +104,13 @@ class FastBlock:
             return "a block was replaced by another module"
         if type(self.block) is not self.kind:
             self._follow_sharding()
-        if _has_hooks(module) or _has_hooks(self.block):
+        if has_hooks(module) or has_hooks(self.block):
             return "a block has hooks, which expect multivectors and scalars"
         return self._replaced()
 
     def _replaced(self) -> str | None:
         """Why the block does not fit its plan, if a module inside it was replaced."""
-        now = _inside(self.block)
+        now = inside(self.block)
         if len(now) == len(self.modules) and all(map(operator.is_, now, self.modules)):
             return None
         parts = self.block.attention, self.block.mlp
@@ -119,9 +120,9 @@ class FastBlock:
             return f"the fused kernels support SelfAttention and GeoMLP in a block, not {kinds}"
         for layer in self.layers.every:
             if not isinstance(layer, EquiLinear):
-                return _unknown(layer)
+                return unknown_kind(layer)
         plans = linear_plans(self.plan, "cpu").every  # sizes are the same on all devices
-        misfits = filter(None, map(_misfit, self.layers.every, plans))
+        misfits = filter(None, map(misfit, self.layers.every, plans))
         if plan_of(self.block) is not self.plan:
             return next(misfits, "a module of a block was replaced by one with other settings")
         return next(misfits, None)
@@ -181,9 +182,9 @@ class FastPath:
             if found := fast.obstacle(module):
                 return found
         if not (isinstance(linear_in, EquiLinear) and isinstance(linear_out, EquiLinear)):
-            return _unknown(linear_out if isinstance(linear_in, EquiLinear) else linear_in)
+            return unknown_kind(linear_out if isinstance(linear_in, EquiLinear) else linear_in)
         for layer, ours in ((linear_in, self._first), (linear_out, self._last)):
-            if found := _misfit(layer, ours.plan):
+            if found := misfit(layer, ours.plan):
                 return found
         features = max(fast.plan.heads.features for fast in self.blocks)
         return paths.obstacle(mv, linear_in.weight, features)
@@ -376,40 +377,3 @@ def _reinsert_types(block: GATrBlock) -> str | None:
         return None
     reinsert = block.attention.reinsert
     return "" if reinsert is None or reinsert.types is None else reinsert.types[0]
-
-
-def _inside(module: nn.Module) -> list[nn.Module]:
-    """All modules inside this one, as `modules` yields them, but in a fraction of the time."""
-    found = []
-    for child in module._modules.values():
-        if child is not None:
-            found += [child, *_inside(child)]
-    return found
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    """Whether forward hooks are registered, other than those by which torch shards a module."""
-    if not (module._forward_hooks or module._forward_pre_hooks):
-        return False
-    hooks = (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
-    return any(not str(hook.__module__).startswith("torch.distributed.") for hook in hooks)
-
-
-def _misfit(layer: EquiLinear, plan: LinearPlan) -> str | None:
-    """Why this map is not the one that its plan describes; None if it is."""
-    found = layer.in_mv_channels, layer.in_s_channels, layer.out_mv_channels, layer.out_s_channels
-    if found != (plan.in_mv, plan.in_s, plan.out_mv, plan.out_s):
-        return (
-            f"a linear map was replaced by one of other widths: expected {plan.in_mv} mv + "
-            f"{plan.in_s} s -> {plan.out_mv} mv + {plan.out_s} s, got {layer.extra_repr()}"
-        )
-    if layer.types != plan.types:
-        return f"a linear map was replaced by one of other types: {layer.types}, not {plan.types}"
-    has_bias = layer.bias_mv is not None or layer.bias_s is not None
-    if has_bias != (plan.bias and plan.out_mv + plan.out_s > 0):
-        return f"a linear map was replaced by one {'with' if has_bias else 'without'} a bias"
-    return None
-
-
-def _unknown(layer: nn.Module) -> str:
-    return f"the fused kernels support EquiLinear as linear map, not {type(layer).__name__}"

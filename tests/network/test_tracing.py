@@ -6,6 +6,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from flashgatr import AxialGATr, GATr, constants, embed_point, extract_point
 
+from ..typed import networks as typed
+
 OPTIONS = dict(
     in_mv_channels=2, in_s_channels=1, out_mv_channels=1, out_s_channels=1, hidden_mv_channels=2,
     hidden_s_channels=4, num_blocks=1, num_heads=2,
@@ -40,11 +42,22 @@ def test_one_graph_serves_all_set_sizes(options):
     assert backend.frame_count <= 3  # one compilation, at most two more
 
 
-@pytest.mark.parametrize("checkpoint", [True, "attention", "mlp"])
-def test_gradients_of_the_compiled_network_agree(checkpoint):
-    net = GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=checkpoint)
+def _recomputing(checkpoint):
+    return GATr(**OPTIONS, reinsert_mv_channels=(0,), checkpoint=checkpoint), _data(2, 5)
+
+
+def _typed(name):
+    return typed.network(name, torch.float32), typed.scene(name, torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [*((_recomputing, part) for part in (True, "attention", "mlp")),
+     *((_typed, name) for name in ("reinserted_heads", "axial"))],
+)  # fmt: skip
+def test_gradients_of_the_compiled_network_agree(make, kind):
+    net, (mv, s) = make(kind)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    mv, s = _data(2, 5)
     gradients = []
     for f in (compiled, net):
         net.zero_grad()

@@ -7,12 +7,14 @@ from flashgatr import versors
 from flashgatr.experiments.arteries import EXPERIMENT as ARTERIES
 from flashgatr.experiments.charges import EXPERIMENT as CHARGES
 from flashgatr.experiments.nbody import EXPERIMENT as NBODY
+from flashgatr.experiments.robotics import EXPERIMENT as ROBOTICS
 
 from .networks import changed
 
 SMALL = dict(num_blocks=2, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
 KINDS = ("reflection", "E(3)", "SE(3)")
 ITEMS = 6
+TYPED = ("gatr_e3", "gatr_e3_wide")
 
 
 def vectors(*shape):
@@ -86,3 +88,24 @@ def test_the_mirror_of_an_axis_changes_signs_only(name, dtype):
 def test_both_signs_are_for_networks_without_types():
     with pytest.raises(ValueError, match="both_signs is for networks without types"):
         ARTERIES.build("gatr_e3", {"both_signs": True})
+
+
+SET_BY_THE_MODEL = [
+    *((ROBOTICS, name, {"mirrors": on}) for name in TYPED for on in (False, True)),
+    *((ROBOTICS, name, {"in_mv_parity": "ooeoe"}) for name in TYPED),
+    *((NBODY, name, {"in_mv_parity": "oe"}) for name in TYPED),
+    *((ARTERIES, name, {"in_mv_parity": "oee"}) for name in TYPED),
+    (CHARGES, "gatr_e3", {"in_mv_parity": "oe"}),
+    (CHARGES, "gatr_e3", {"out_mv_parity": "o"}),
+    (ARTERIES, "gatr_both_signs", {"both_signs": False}),
+]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "name", "options"),
+    [pytest.param(e, name, o, id=f"{e.name} {name} {o}") for e, name, o in SET_BY_THE_MODEL],
+)
+def test_what_a_model_sets_itself_is_no_option(experiment, name, options):
+    (option,) = options
+    with pytest.raises(TypeError, match=f"sets {option} itself.*; leave it out of model.options"):
+        experiment.build(name, options)

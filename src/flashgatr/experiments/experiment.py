@@ -25,6 +25,8 @@ Build = Callable[..., "nn.Module"]
 Results = Mapping[str, Any]
 """Metrics of a run on one evaluation set."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_REFUSED = re.compile(r"got (an unexpected|multiple values for) keyword argument '(\w+)'")
+"""How Python says that a function has no such option, or that its caller sets the option too."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,9 @@ class Experiment:
         return own | dict(self.defaults) | {"data": data}
 
     def build(self, name: str, options: Mapping[str, Any]) -> nn.Module:
-        """The model of this name; unknown names and options are an error."""
+        """The model of this name. Unknown names and options are errors, as are options that the
+        function which builds the model sets itself.
+        """
         known: Mapping[str, Build] = self.get("models")
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
@@ -114,10 +118,16 @@ class Experiment:
         try:
             return known[name](**options)
         except TypeError as error:
-            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
-            if unknown is None or unknown[1] not in options:
+            found = _REFUSED.search(str(error))
+            if found is None or found[2] not in options:
                 raise
-            raise TypeError(f"the model {name!r} has no option {unknown[1]!r}") from error
+            option = found[2]
+            if found[1] == "an unexpected":
+                raise TypeError(f"the model {name!r} has no option {option!r}") from error
+            raise TypeError(
+                f"the model {name!r} sets {option} itself, got {options[option]!r}; "
+                "leave it out of model.options"
+            ) from error
 
     @property
     def titles(self) -> list[str]:

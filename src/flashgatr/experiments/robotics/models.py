@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -191,9 +190,14 @@ class TargetDenoiser(nn.Module):
         return frozen()
 
 
+def _typed(**options: Any) -> nn.Module:
+    """A denoiser with types; `mirrors` among the options is an error."""
+    return GATrDenoiser(mirrors=True, **options)
+
+
 def _wide(**options: Any) -> nn.Module:
     """A denoiser with types, of a width that gives about as many parameters as without them."""
-    return GATrDenoiser(mirrors=True, **{"hidden_mv_channels": WIDE, **options})
+    return _typed(**{"hidden_mv_channels": WIDE, **options})
 
 
 def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
@@ -209,7 +213,7 @@ def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 DENOISERS = {
     "gatr": _builder(GATrDenoiser),
-    "gatr_e3": _builder(partial(GATrDenoiser, mirrors=True)),
+    "gatr_e3": _builder(_typed),
     "gatr_e3_wide": _builder(_wide),
     "transformer": _builder(TransformerDenoiser),
     "unet": _builder(UNetDenoiser),
