@@ -1,4 +1,4 @@
-"""Cells: every item belongs to the anchor nearest to it. Medoids: anchors amid their cells.
+"""Cells: every item belongs to its nearest anchor. A medoid is the item nearest to a cell's mean.
 
     own_BN = argmin_m |x_n - y_m|²         up to a tolerance, of which the first anchor is taken
     medoid = argmin_n |x_n - mean(cell)|²  over the items of the cell, likewise the first item

@@ -2,7 +2,8 @@
 
 errors.json   errors for every number of points and anchors
 errors.png    the same, drawn
-    flow.png      speed on a slice of the lumen and stress on the wall: true, predicted, error
+flow.png      speed on a slice of the lumen and stress on the wall of the first test vessel: true,
+              predicted with the most points and anchors, error
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def run(
         for count in counts:
             about = {"points": total, "anchors": sum(count)}
             found.append(about | task.errors_at(model, vessels, number, count))
-    rows = torch.cat([x[0] for x in vessels.kinds])
-    prediction = next(task.predictions(model, vessels, "float32"))
+    drawn = vessels.first(0 if not points or 0 in points else max(points))
+    rows = torch.cat([x[0] for x in drawn.kinds])
+    prediction = next(task.predictions(model, drawn, "float32", max(counts)))
     contents = {
         "errors.json": (json.dumps(found, indent=1) + "\n").encode(),
         "errors.png": draw_errors(found),
