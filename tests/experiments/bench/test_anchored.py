@@ -7,10 +7,9 @@ from flashgatr.experiments.bench import anchored, timing
 from flashgatr.experiments.bench.cpu import anchored as on_cpu
 
 from .recorded import cases
-from .test_cases import stand_in  # noqa: F401  a fixture
 
 
-def test_forward_passes_and_training_steps_of_every_size_are_measured(stand_in):  # noqa: F811
+def test_forward_passes_and_training_steps_of_every_size_are_measured(stand_in):
     forward, training = stand_in(anchored, "forward"), stand_in(anchored, "training")
     anchored.run()
     sizes = [(n, m) for m in (4096, 16384) for n in (10**5, 10**6, 10**7)]
