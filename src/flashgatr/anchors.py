@@ -43,8 +43,8 @@ def choose_anchors(
 
     position: (..., N, 3), float32 or float64.
     method: "farthest" spreads the anchors evenly over the shape; "random" does not look at the
-        positions; "medoids" are as dense as the items, and each is the item nearest to the mean of its
-        cell. All of them choose an item at most once.
+        positions; "medoids" are as dense as the items, and each is the item nearest to the mean of
+        its cell. All of them choose an item at most once.
     mask, offsets: as for `GATr`. For packed sets the numbers count the items of all samples, so
         that `position[index]` is packed again, with `count` items per sample.
     seed: of the random item numbers, which depend on it, on the number of the sample and on how
