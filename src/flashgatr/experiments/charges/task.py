@@ -41,8 +41,9 @@ class ChargesTask(SystemsTask):
         self.options = Options.read(config.data.options)
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
-        self.model: Any = EXPERIMENT.build(config.model.name, dict(config.model.options))
-        self.model.duration = self.options.horizon * STEP_SIZE
+        model: Any = EXPERIMENT.build(config.model.name, dict(config.model.options))
+        model.duration = self.options.horizon * STEP_SIZE
+        self.model = model
         self.last = "test" if self.options.test else "val"
         require(self.folder, self.options.data, self.last)  # fail now, not after the last step
 
