@@ -8,10 +8,7 @@ import torch
 from torch import nn
 
 from flashgatr.config import preset
-from flashgatr.experiments.bench import (
-    libraries,
-    operators,
-)
+from flashgatr.experiments.bench import libraries, operators
 
 from .recorded import printed
 

@@ -9,11 +9,7 @@ import torch
 
 from flashgatr.config import preset
 from flashgatr.experiments import bench, results
-from flashgatr.experiments.bench import (
-    largest,
-    scaling,
-    workload,
-)
+from flashgatr.experiments.bench import largest, scaling, workload
 from flashgatr.experiments.bench.accuracy import mesh_memory
 
 from .recorded import cases, lines

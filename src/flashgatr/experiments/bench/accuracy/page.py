@@ -70,8 +70,8 @@ SECTIONS = (
     ),
     Section(
         "Robotics",
-        "Rewards in % of a full tower, see [robotics](kuka.md). With one seed, ± is the standard "
-        "error over scenes.",
+        "Rewards in % of a full tower in the test scenes, as they are (plain), turned or mirrored; "
+        "see [robotics](kuka.md). With one seed, ± is the standard error over scenes.",
         (kuka.rewards,),
     ),
     Section(
