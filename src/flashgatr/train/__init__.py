@@ -9,6 +9,7 @@ settings      reading, saving and changing them; toml knows the format
 trainer       the loop: learning rate, validation, best weights, signals, resuming
 batch         a batch as a tree of tensors
 order         which samples form the batch of step k
+compiled      blocks of a network, compiled
 stepper       one optimiser step: eager, compiled, or captured as a CUDA graph
 shape_graphs  captured steps on samples of unequal size, one graph per shape
 flat_adam     Adam over one flat tensor, for captured steps

@@ -17,6 +17,7 @@ from ..kernels.cuda.side_stream import beside
 from ..shortcuts import scale_all
 from .answers import TaskError, checked_loss
 from .batch import copy_into, mapped, shapes, tensors
+from .compiled import blocks
 from .distributed import World
 from .flat_adam import FlatAdam
 from .settings import TrainConfig
@@ -123,10 +124,8 @@ class Stepper:
         self.takes_numbers = self._divides or gathers
         """Whether `step` takes the indices of the samples instead of the batch."""
         if config.compile:
-            for module in task.model.modules():
-                if isinstance(module, nn.ModuleList):
-                    for block in module:
-                        block.compile()
+            for block in blocks(task.model):
+                block.compile()
 
     def step(self, batch: Batch, weight: float = 1.0) -> Outcome:
         """One update from this process's batch, whose loss is multiplied by `weight`.

@@ -62,11 +62,12 @@ class Way(Protocol):
 
 @dataclass(frozen=True)
 class Planning:
-    """A denoiser plans. precision: as in train.precision."""
+    """A denoiser plans. precision, compiled: as train.precision and train.compile."""
 
     model: nn.Module
     options: Options
     precision: str = "float32"
+    compiled: bool = False
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -79,6 +80,7 @@ class Planning:
             self.model,
             self.options.draws.plan(Schedule.cosine()),
             precision=self.precision,
+            compiled=self.compiled,
             progress=Messages(title),
         )
         return planning.run(

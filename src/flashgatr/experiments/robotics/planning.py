@@ -12,6 +12,7 @@ Shapes: E episodes, P phases, H = 128 frames of a plan, whose first one is the c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from ...train.compiled import compiled_blocks
 from ...train.order import mix
 from . import layouts
 from .demonstrations.stream import oracle
@@ -30,6 +32,8 @@ from .world.arrays import Floats
 from .world.rollout import Rollout
 
 PHASES = 3
+WORTH_COMPILING = 200
+"""Denoising steps; with fewer, compilation takes longer than it saves."""
 
 
 class Planner(Protocol):
@@ -64,12 +68,14 @@ class DiffusionPlanner:
 
     batch: number of plans that are sampled together.
     precision: as in train.precision; with "bfloat16", a GPU computes under autocast.
+    compiled: as train.compile; on a GPU, plans of many steps compile the denoiser's blocks.
     """
 
     denoiser: nn.Module
     plan: Plan
     batch: int = 256
     precision: str = "float32"
+    compiled: bool = False
     progress: Progress | None = None
 
     def __call__(self, states: Floats, seeds: Sequence[int]) -> Floats:
@@ -81,7 +87,7 @@ class DiffusionPlanner:
             part = slice(start, start + self.batch)
             known, clamp = condition(first[part], HORIZON)
             noise = SeededNoise(seeds[part], (HORIZON, GEOMETRIC), first)
-            with self._autocast(weight.device):
+            with self._autocast(weight.device), self._compiled(weight.device):
                 plans.append(
                     sample(
                         self.denoiser,
@@ -100,6 +106,10 @@ class DiffusionPlanner:
         """On a GPU only; without a cache of weights, which would belong to a captured graph."""
         wanted = self.precision == "bfloat16" and device.type == "cuda"
         return torch.autocast(device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
+
+    def _compiled(self, device: torch.device) -> AbstractContextManager[object]:
+        wanted = self.compiled and device.type == "cuda" and len(self.plan) >= WORTH_COMPILING
+        return compiled_blocks(self.denoiser) if wanted else nullcontext()
 
 
 class Episodes(NamedTuple):

@@ -75,7 +75,7 @@ class RoboticsTask:
         evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
-        self._precision = config.train.precision
+        self._how = config.train.precision, config.train.compile
 
     @cached_property
     def samples(self) -> int:
@@ -164,7 +164,7 @@ class RoboticsTask:
         reflected = plain._replace(clean=mirrored(plain.clean), noise=mirrored(plain.noise))
         sets = {"test": plain, "test_turned": turned, "test_mirrored": reflected}
         errors = {name: self._measure(model, batch)[1] for name, batch in sets.items()}
-        planning = Planning(model, self.options, self._precision)
+        planning = Planning(model, self.options, *self._how)
         found = evaluation.rewards(planning, self.options) | errors
         count = len(self._sets["train"])
         return {name: {**numbers, "demonstrations": count} for name, numbers in found.items()}
