@@ -47,7 +47,8 @@ def test_sets_follow_each_other_in_one_stream(folder):
         tensors = load(folder, "charges", name, 5)
         for key in ("charge", "position", "velocity"):
             assert np.array_equal(tensors[key].numpy(), getattr(expected, key))
-        assert np.array_equal(tensors["target"].numpy(), expected.target[:, 1])
+        for key in ("target", "leaving"):
+            assert np.array_equal(tensors[key].numpy(), getattr(expected, key)[:, 1])
 
 
 def test_a_longer_set_begins_with_the_shorter_and_others_are_kept(folder, tmp_path):
@@ -131,9 +132,12 @@ def test_a_changed_or_shortened_file_is_found(folder, tmp_path):
 
 def _forge(folder, *, header=(), tensors=None, metadata=None):
     """A file whose hash is right though its content is not."""
-    shapes = dict(charge=(3, 5), position=(3, 5, 3), velocity=(3, 5, 3), target=(3, 2, 5, 3))
+    later = (3, 2, 5, 3)
+    shapes = dict(
+        charge=(3, 5), position=(3, 5, 3), velocity=(3, 5, 3), target=later, leaving=later
+    )
     tensors = {key: np.ones(shape) for key, shape in shapes.items()} | (tensors or {})
-    head = dict(format=1, set="val", seed=0, settings=asdict(FAST)) | dict(header)
+    head = dict(format=2, set="val", seed=0, settings=asdict(FAST)) | dict(header)
     content = {
         key: StoredArray("", tensors[key].shape, tensors[key].tobytes()) for key in Systems._fields
     }
@@ -147,7 +151,7 @@ def _forge(folder, *, header=(), tensors=None, metadata=None):
     [
         (dict(metadata={}), "does not say how it was made"),
         (dict(metadata={"charges": "[" * 100_000}), "damaged"),
-        (dict(header=dict(format=2)), "format is 2, this version reads 1"),
+        (dict(header=dict(format=1)), "format is 1, this version reads 2"),
         (dict(header=dict(settings=dict(planets=3))), "planets"),
         (dict(header=dict(settings=dict(horizons=3))), "damaged"),
         (dict(header=dict(settings=dict(horizons=[1]))), r"expected \(3, 1, 5, 3\)"),

@@ -1,6 +1,6 @@
 """The sets of the charged five-body benchmark, one file DATA_SET.safetensors each.
 
-    charge (N, n)    position, velocity (N, n, 3)    target (N, horizons, n, 3)
+    charge (N, n)    position, velocity (N, n, 3)    target, leaving (N, horizons, n, 3)
 
 All sets of one seed come from one random stream, as published: 10,000 systems for training, then
 2,000 for validation, then 2,000 for the test. Methods use the first 3,000 of the training systems,
@@ -28,7 +28,7 @@ from .simulate import BODIES, STANDARD, Array, Interaction, State, draw, evolve
 SETS = {"train": 10_000, "val": 2_000, "test": 2_000}
 """The sets in the order of the stream, and how many systems it has of each."""
 SEED = 43
-FORMAT = 1
+FORMAT = 2
 KEY = "charges"  # of the header in the file's metadata
 HEADER = dict(set=str, seed=int, settings=dict)
 COMMAND = "flashgatr data charges"
@@ -38,12 +38,17 @@ Progress: TypeAlias = Callable[[str, int], None]
 
 
 class Systems(NamedTuple):
-    """Systems at the input step, and the positions of their bodies at every horizon."""
+    """Systems at the input step, and the positions of their bodies at every horizon.
+
+    leaving: the velocities with which bodies leave their targets. Reversed, they lead back to the
+        input: from (charge, target, -leaving), the same steps end at `position`.
+    """
 
     charge: Array  # (N, n)
     position: Array  # (N, n, 3)
     velocity: Array  # (N, n, 3)
     target: Array  # (N, horizons, n, 3)
+    leaving: Array  # (N, horizons, n, 3)
 
 
 @dataclass(frozen=True)
@@ -100,16 +105,20 @@ def generate(
 
 def simulate(state: State, settings: Interaction) -> Systems:
     """Systems from their initial states."""
-    steps = [settings.input_step + horizon for horizon in (0, *settings.horizons)]
-    first, *later = evolve(state, settings, steps)
-    return Systems(*first, np.stack([x.position for x in later], axis=1))
+    first, *targets = (settings.input_step + horizon for horizon in (0, *settings.horizons))
+    late = int(settings.force == "charges")  # the state after a step has the velocity before it
+    steps = sorted({first, *targets, *(step + late for step in targets)})
+    found = dict(zip(steps, evolve(state, settings, steps), strict=True))
+    target = np.stack([found[step].position for step in targets], axis=1)
+    leaving = np.stack([found[step + late].velocity for step in targets], axis=1)
+    return Systems(*found[first], target, leaving)
 
 
 def load(
     folder: Folder, data: str, name: str, horizon: int, limit: int | None = None
 ) -> dict[str, Tensor]:
-    """The tensors of a set (its first `limit` systems), in float64, with targets (N, n, 3) of one
-    horizon. The whole file is checked.
+    """The tensors of a set (its first `limit` systems), in float64, with `target` and `leaving`
+    (N, n, 3) of one horizon. The whole file is checked.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
@@ -126,7 +135,8 @@ def load(
             f"{file} has targets {', '.join(map(str, horizons))} steps after the input, none after "
             f"{horizon}"
         )
-    chosen = systems._replace(target=systems.target[:, horizons.index(horizon)])
+    index = horizons.index(horizon)
+    chosen = systems._replace(target=systems.target[:, index], leaving=systems.leaving[:, index])
     return {key: torch.tensor(x[:limit]) for key, x in chosen._asdict().items()}
 
 
@@ -206,7 +216,8 @@ def _parse(content: bytes, data: str, name: str) -> tuple[Description, Systems]:
         raise DataError(f"it holds {found}, not {data} {name}")
     count = (*tensors["charge"].shape, 0)[0]
     vectors = (count, BODIES, 3)
-    shapes = (vectors[:2], vectors, vectors, (count, len(settings.horizons), *vectors[1:]))
+    later = (count, len(settings.horizons), *vectors[1:])
+    shapes = (vectors[:2], vectors, vectors, later, later)
     arrays = (
         files.float64_array(key, tensors[key], shape)
         for key, shape in zip(Systems._fields, shapes, strict=True)
