@@ -12,15 +12,8 @@ from flashgatr.experiments.charges import EXPERIMENT
 from flashgatr.experiments.charges.data import DataError, describe, generate, simulate
 from flashgatr.experiments.charges.options import Options
 from flashgatr.experiments.charges.simulate import STANDARD, State, draw, evolve
-from flashgatr.experiments.charges.task import (
-    ChargesBatch,
-    ChargesTask,
-    rescaled,
-    rotated,
-    with_reversed,
-)
+from flashgatr.experiments.charges.task import ChargesTask, rotated, with_reversed
 from flashgatr.experiments.cli import application
-from flashgatr.experiments.nbody.systems import pseudo_huber
 from flashgatr.train.settings import ConfigError, override
 from flashgatr.versors import sample, to_matrix
 
@@ -217,45 +210,16 @@ def test_reversed_systems_obey_the_same_law(name):
     assert all(torch.equal(again[key][60:], x) for key, x in systems.items())
 
 
-def test_larger_systems_with_larger_charges_move_alike():
-    """The law behind `scaling`; a few systems have forces that are limited."""
-    settings, systems = _systems("charges_norm", 60, 100)
-    factor = torch.linspace(0.7, 1.4, 60, dtype=torch.float64)
-    batch = rescaled(ChargesBatch(*(systems[key] for key in ChargesBatch._fields)), factor)
-    errors = (_ends(settings, batch._asdict(), 100) - batch.target).abs().amax((1, 2))
-    moved = (batch.target - batch.position).abs().amax((1, 2))
-    assert (errors / moved < 1e-9).double().mean() > 0.9
-    sizes = (batch.position - batch.position.mean(1, keepdim=True)).norm(dim=(1, 2))
-    before = systems["position"] - systems["position"].mean(1, keepdim=True)
-    torch.testing.assert_close(sizes, factor * before.norm(dim=(1, 2)))
-
-
-def test_training_reverses_and_scales_systems_on_request(folder):
-    changes = ["data.options.reverse_time=true", "data.options.scaling=0.2"]
-    task = ChargesTask(_config(folder, *changes), CPU)
+def test_training_takes_reversed_systems_on_request(folder):
+    task = ChargesTask(_config(folder, "data.options.reverse_time=true"), CPU)
     assert task.samples == 32
     assert len(task._val["target"]) == 8
-    plain = ChargesTask(_config(folder), CPU).batch(torch.arange(16))
-    assert plain.charge.abs().eq(1).all()
-    factors = torch.cat([task.batch(torch.arange(32)).charge.abs() for _ in range(8)]) ** (2 / 3)
-    assert (factors == factors[:, :1]).all()
-    assert 1 / 1.201 < factors.min() < 0.9
-    assert 1.1 < factors.max() < 1.201
-    back = ChargesTask(_config(folder, changes[0]), CPU).batch(torch.arange(16, 32))
-    assert torch.equal(back.position, plain.target)
-    assert torch.equal(back.target, plain.position)
-
-
-def test_huber_counts_systems_with_large_errors_less(folder):
-    plain, robust = (
-        ChargesTask(_config(folder, *changes), CPU) for changes in ([], ["data.options.huber=0.01"])
-    )
-    batch = plain.batch(torch.arange(16))
-    (loss, told), (less, same) = (task.loss(plain.model, batch) for task in (plain, robust))
-    assert torch.equal(told["mse"], same["mse"])
-    errors = (plain.model(*batch[:3]) - batch.target).square().mean((1, 2))
-    torch.testing.assert_close(less, pseudo_huber(errors, 0.01).mean())
-    assert less < loss
+    plain = ChargesTask(_config(folder), CPU)
+    assert task.data_hash != plain.data_hash
+    there, back = plain.batch(torch.arange(16)), task.batch(torch.arange(16, 32))
+    assert torch.equal(back.position, there.target)
+    assert torch.equal(back.target, there.position)
+    assert torch.equal(task.batch(torch.arange(16)).position, there.position)
 
 
 def test_horizon_and_force_choose_the_data(folder):
@@ -280,9 +244,6 @@ def test_horizon_and_force_choose_the_data(folder):
         (["horizon=0"], "data.options.horizon must be an integer of at least 1, got 0"),
         (["flip_charges=1"], "data.options.flip_charges must be true or false"),
         (["force=gravity", "flip_charges=true"], "flip_charges needs charges"),
-        (["force=gravity", "scaling=0.1"], "scaling needs charges"),
-        (["scaling=-0.1"], "data.options.scaling must be a finite number of at least 0, got -0.1"),
-        (["huber=true"], "data.options.huber must be a finite number of at least 0, got True"),
         (["reverse_time=1"], "data.options.reverse_time must be true or false"),
         (["bodies=4"], "bodies"),
     ],

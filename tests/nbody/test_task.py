@@ -9,8 +9,7 @@ from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.nbody import EXPERIMENT
 from flashgatr.experiments.nbody.data import generate
 from flashgatr.experiments.nbody.simulate import INTEGRATORS, Gravity, State, evolve, simulate
-from flashgatr.experiments.nbody.systems import pseudo_huber
-from flashgatr.experiments.nbody.task import REGULARISER, NBodyTask, rescaled
+from flashgatr.experiments.nbody.task import REGULARISER, NBodyTask, pseudo_huber, rescaled
 
 SMALL = ["model.options.num_blocks=1", "model.options.hidden_s_channels=8"]
 

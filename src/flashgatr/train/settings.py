@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -191,8 +190,7 @@ def read_options(cls: type[Options], values: Mapping[str, Any]) -> Options:
 def check_options(options: Any, **least: int) -> None:
     """Check the values of an experiment's dataclass of data.options by the types of its fields.
 
-    They may be literals, booleans, integers of at least 0, or of the numbers in `least`, and finite
-    numbers from 0.
+    They may be literals, booleans, and integers of at least 0, or of the numbers in `least`.
     """
     for name, hint in get_type_hints(type(options)).items():
         value, choices = getattr(options, name), get_args(hint)
@@ -200,9 +198,6 @@ def check_options(options: Any, **least: int) -> None:
             fits, expected = value in choices, f"one of {', '.join(map(repr, choices))}"
         elif hint is bool:
             fits, expected = isinstance(value, bool), "true or false"
-        elif hint is float:
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            fits, expected = number and 0 <= value < math.inf, "a finite number of at least 0"
         else:
             smallest = least.get(name, 0)
             fits = isinstance(value, int) and not isinstance(value, bool) and value >= smallest

@@ -19,11 +19,8 @@ class Options:
     flip_charges: reverse all charges of a training system at random in every step, which leaves its
         motion as it is
     rotate: turn training systems at random in every step
-    scaling: change the size of training systems by a random factor between 1 / (1 + scaling) and
-        1 + scaling in every step, and their charges with it, so that the law stays as it is
     reverse_time: train on every system a second time, from its target back to its input; this takes
         velocities at the target, which other methods do not use
-    huber: root mean squared error of a system above which its loss grows linearly; 0: it never does
     test: evaluate on the test systems at the end; otherwise on the validation systems, to compare
         settings
     """
@@ -33,9 +30,7 @@ class Options:
     horizon: int = 1000
     flip_charges: bool = False
     rotate: bool = False
-    scaling: float = 0.0
     reverse_time: bool = False
-    huber: float = 0.0
     test: bool = True
 
     @classmethod
@@ -47,11 +42,6 @@ class Options:
         if self.flip_charges and self.force == "gravity":
             raise ConfigError(
                 "data.options.flip_charges needs charges, but data.options.force is gravity"
-            )
-        if self.scaling and self.force == "gravity":
-            raise ConfigError(
-                "data.options.scaling needs charges, but data.options.force is gravity, which is "
-                "softened within a fixed length"
             )
 
     @property

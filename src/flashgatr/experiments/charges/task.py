@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ...geometry import quaternion_to_matrix
 from ...train.settings import RunConfig
 from ..nbody.metrics import summarise
-from ..nbody.systems import Data, SystemsTask, pseudo_huber, random_factors
+from ..nbody.systems import Data, SystemsTask
 from . import EXPERIMENT
 from .data import load, require
 from .options import Options
@@ -60,16 +60,13 @@ class ChargesTask(SystemsTask):
         if self.options.flip_charges:
             sign = (torch.rand(len(indices), 1, device=self.device) - 0.5).sign()
             batch = batch._replace(charge=sign * batch.charge)
-        if self.options.scaling:
-            batch = rescaled(batch, random_factors(self.options.scaling, batch.charge))
         if self.options.rotate:
             batch = rotated(batch, torch.randn(len(indices), 4, device=self.device))
         return batch
 
     def loss(self, model: nn.Module, batch: ChargesBatch) -> tuple[Tensor, dict[str, Tensor]]:
-        errors = (self.predict(model, batch) - batch.target).square().mean((-2, -1))
-        mse, huber = errors.mean(), self.options.huber
-        return pseudo_huber(errors, huber).mean() if huber else mse, {"mse": mse.detach()}
+        mse = (self.predict(model, batch) - batch.target).square().mean()
+        return mse, {"mse": mse.detach()}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         return {self.last: summarise(self.errors(model, self.load(self.last, None)))}
@@ -79,19 +76,6 @@ def rotated(batch: ChargesBatch, quaternions: Tensor) -> ChargesBatch:
     """Turn every system about the origin; quaternions (B, 4) of any length."""
     turn = quaternion_to_matrix(quaternions).mT
     return ChargesBatch(batch.charge, *(x @ turn for x in batch[1:]))
-
-
-def rescaled(batch: ChargesBatch, factor: Tensor) -> ChargesBatch:
-    """Scale every system by its factor λ around the mean position of its bodies.
-
-    Lengths and velocities are multiplied by λ, charges by λ^(3/2). Accelerations then grow by λ as
-    well, and the motion is the same at a larger scale, unless a force is limited.
-    """
-    charge, position, velocity, target = batch
-    lengths = factor[:, None, None]
-    center = position.mean(1, keepdim=True)
-    position, target = (center + lengths * (x - center) for x in (position, target))
-    return ChargesBatch(charge * factor[:, None] ** 1.5, position, lengths * velocity, target)
 
 
 def with_reversed(data: Data) -> Data:

@@ -5,7 +5,6 @@ A set is a dict of float64 tensors (N, ...), of which those named in the task's 
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -82,18 +81,3 @@ class SystemsTask:
     def _to_batch(self, data: Data) -> Any:
         names = self.batch_type._fields
         return self.batch_type(*(data[name].to(self.device, torch.float32) for name in names))
-
-
-def random_factors(scaling: float, like: Tensor) -> Tensor:
-    """A factor from 1 / (1 + scaling) to 1 + scaling for every system of a tensor (B, ...)."""
-    draw = torch.rand(len(like), device=like.device)
-    return torch.exp(math.log1p(scaling) * (2 * draw - 1))
-
-
-def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
-    """2δ² (√(1 + e²/δ²) - 1) of squared errors e², with δ the knee: quadratic in e below δ, linear
-    above.
-
-    Computed in an equivalent form without the difference, which would lose digits.
-    """
-    return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))

@@ -13,7 +13,7 @@ from ...train.settings import ConfigError, RunConfig
 from . import EXPERIMENT, models
 from .data import load, require
 from .metrics import summarise, system_errors
-from .systems import Data, SystemsTask, pseudo_huber, random_factors
+from .systems import Data, SystemsTask
 
 SETS = ("eval", "more_bodies", "translated")
 SHIFT = (200.0, 0.0, 0.0)
@@ -61,7 +61,9 @@ class NBodyTask(SystemsTask):
         batch: NBodyBatch = self.gather(indices)
         if not self.scaling:
             return batch
-        return rescaled(batch, random_factors(self.scaling, batch.mass))
+        spread = math.log1p(self.scaling)
+        draw = torch.rand(len(indices), device=self.device)
+        return rescaled(batch, torch.exp(spread * (2 * draw - 1)))
 
     def loss(self, model: nn.Module, batch: NBodyBatch) -> tuple[Tensor, dict[str, Tensor]]:
         prediction, regulariser = model(batch.mass, batch.position, batch.velocity)
@@ -96,6 +98,15 @@ def rescaled(batch: NBodyBatch, factor: Tensor) -> NBodyBatch:
     center = position.mean(1, keepdim=True)
     position, target = (center + lengths * (x - center) for x in (position, target))
     return NBodyBatch(mass * factor[:, None] ** 3, position, lengths * velocity, target)
+
+
+def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
+    """2δ² (√(1 + e²/δ²) - 1) of squared errors e², with δ the knee: quadratic in e below δ, linear
+    above.
+
+    Computed in an equivalent form without the difference, which would lose digits.
+    """
+    return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
 
 
 def _options(options: dict[str, Any]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +26,28 @@ DATA: dict[str, dict[str, Any]] = {
     "gravity": dict(force="gravity"),
 }
 LINEAR = ("static", "straight line", "fitted time", "affine map")
+REVERSE = "data.options.reverse_time"
+RECIPE_OPTIONS = {"gatr": dict(num_blocks=6, hidden_mv_channels=32, hidden_s_channels=64)}
+"""Sizes in recipes/charges_standard.toml that are not the defaults."""
 INPUT_STEP = {"charges": 3100, "gravity": 0}
 
 
 def standard(folder: Path) -> str:
     rows = [[f"published: {name}", value, *["–"] * 6] for name, value in PUBLISHED.items()]
     about = dict(recipe="charges_standard", horizon=1000, force="charges", clip="coordinate")
-    for model in ("gatr", "segnn", "transformer", "mlp"):
-        runs = runs_of(folder, Which(FILE, model, about))
-        command = f"`flashgatr sweep recipe:charges_standard --only model.name={model}`"
+    for model, reverse in product(("gatr", "segnn", "transformer", "mlp"), (False, True)):
+        runs = runs_of(folder, Which(FILE, model, {**about, REVERSE: reverse}))
         rows.append(
             [
-                NAMES[model],
+                NAMES[model] + (", with reversed systems" if reverse else ""),
                 runs.mean("mse", ".4f", set="test"),
                 runs.mean("median", set="test"),
                 runs.setting("steps"),
                 str(len(runs.seeds)),
                 runs.cost,
-                number(count(EXPERIMENT, model)),
-                command,
+                number(count(EXPERIMENT, model, RECIPE_OPTIONS.get(model))),
+                f"`flashgatr sweep recipe:charges_standard --only model.name={model} "
+                f"--only {REVERSE}={str(reverse).lower()}`",
             ]
         )
     rows += [_linear(folder, model) for model in LINEAR]
