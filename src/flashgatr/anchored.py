@@ -222,7 +222,8 @@ class AnchoredGATr(GATr):
             found = [
                 self._read_tiles(state.sample(i), *sample, tile) for i, sample in enumerate(samples)
             ]
-            mv, s = _joined([self._nothing(mv[:0], s[:0]), *found], 0)
+            found.append(self._nothing(mv[:0], s[:0]))
+            mv, s = (torch.cat(x) for x in zip(*found, strict=True))
             return mv, s
 
     def field(
@@ -246,16 +247,17 @@ class AnchoredGATr(GATr):
             raise ValueError("a field has one set of anchors; take one with state.sample(number)")
 
         def at(position: Tensor) -> Any:
-            found, total = [], position.shape[-2]
+            total = position.shape[-2]
+            found = _Tiles(total, len(state.sets.samples))
             with self.frozen():
                 for part in position.split(tile, dim=-2):
                     given = embed(part)
                     pair = (given, None) if isinstance(given, Tensor) else given
                     out = self.decode(state, *pair, tile=tile)
-                    found.append(out if extract is None else (extract(*out),))
+                    found.add(out if extract is None else (extract(*out),))
                     if progress is not None:
-                        progress(min(len(found) * tile, total), total)
-            joined = _joined(found, len(state.sets.samples))
+                        progress(found.filled, total)
+            joined = found.joined()
             return joined if extract is None else joined[0]
 
         return at
@@ -304,7 +306,7 @@ class AnchoredGATr(GATr):
 
     def _read_tiles(self, state: Anchors, mv: Tensor, s: Tensor, tile: int) -> Outputs:
         """The outputs of the queries of padded or plain sets, tile by tile."""
-        found = [self._nothing(mv[..., :0, :, :], s[..., :0, :])]
+        found = _Tiles(mv.shape[-3], mv.dim() - 3)
         for part_mv, part_s in zip(mv.split(tile, dim=-3), s.split(tile, dim=-2), strict=True):
             size = part_mv.shape[-3]
             rest = tile - size
@@ -312,8 +314,8 @@ class AnchoredGATr(GATr):
                 part_mv = F.pad(part_mv, (0, 0, 0, 0, 0, rest))
                 part_s = F.pad(part_s, (0, 0, 0, rest))
             out_mv, out_s = self._read(state, part_mv, part_s, Sets(part_mv.shape[:-2]))
-            found.append((out_mv[..., :size, :, :], out_s[..., :size, :]))
-        mv, s = _joined(found, mv.dim() - 3)
+            found.add((out_mv[..., :size, :, :], out_s[..., :size, :]))
+        mv, s = found.joined()
         return mv, s
 
     def _nothing(self, mv: Tensor, s: Tensor) -> Outputs:
@@ -330,6 +332,32 @@ class AnchoredGATr(GATr):
             )
 
 
-def _joined(parts: Sequence[tuple[Any, ...]], dim: int) -> Any:
-    """The parts' first tensors joined along the items' axis, their second ones, and so on."""
-    return tuple(torch.cat(x, dim=dim) for x in zip(*parts, strict=True))
+class _Tiles:
+    """Tensors of tiles, joined along the axis `dim`, which has `total` items in the end.
+
+    Without gradients, a tile is written to its place at once: tiles that wait to be joined would
+    take as much memory as the whole.
+    """
+
+    def __init__(self, total: int, dim: int) -> None:
+        self.total, self.dim, self.filled = total, dim, 0
+        self._parts: list[tuple[Tensor, ...]] = []
+
+    def add(self, part: tuple[Tensor, ...]) -> None:
+        size = part[0].shape[self.dim]
+        if torch.is_grad_enabled():
+            self._parts.append(part)
+        else:
+            if not self._parts:
+                self._parts.append(tuple(self._whole(x) for x in part))
+            for whole, x in zip(self._parts[0], part, strict=True):
+                whole.narrow(self.dim, self.filled, size).copy_(x)
+        self.filled += size
+
+    def joined(self) -> tuple[Tensor, ...]:
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return tuple(torch.cat(x, dim=self.dim) for x in zip(*self._parts, strict=True))
+
+    def _whole(self, part: Tensor) -> Tensor:
+        return part.new_empty(*part.shape[: self.dim], self.total, *part.shape[self.dim + 1 :])

@@ -25,8 +25,8 @@ with torch.no_grad():
         peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 print(json.dumps(peaks))
 """
-BYTES = 4 * (3 + 1 + 1)
-"""Per point: its position, its value, and the value before the tiles are joined."""
+BYTES = 4 * (3 + 1)
+"""Per point: its position and its value."""
 NOISE = 24  # MiB, of the allocator
 
 

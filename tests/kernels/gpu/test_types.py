@@ -37,8 +37,8 @@ def test_the_mirror_of_an_axis_changes_signs_only(name, precision, path, items):
         assert (net.obstacle(mv) is None) == (path == "fused")
         out, scalars = net(mv, s)
         moved, same = net(versors.apply(mirror, mv, TYPES[0]), s)
-    assert torch.equal(moved, versors.apply(mirror, out, TYPES[1]))
-    assert torch.equal(same, scalars)
+    torch.testing.assert_close(moved, versors.apply(mirror, out, TYPES[1]), rtol=0, atol=0)
+    torch.testing.assert_close(same, scalars, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("items", [6, 400])
