@@ -29,6 +29,16 @@ def of_a_cpu():
         yield table_row(what, f"{seconds:.0f} s", f"{memory:.1f} GiB")
 
 
+def of_a_gpu():
+    for items in (100_000, 1_000_000, 10_000_000):
+        cells = []
+        for anchors in (4096, 16384):
+            about = dict(machine="H200", n_items=items, anchors=anchors)
+            seconds = measured("anchored", "time", **about) / 1000
+            cells += [f"{seconds:.3f} s", f"{measured('anchored', 'memory', **about):,.0f} MiB"]
+        yield table_row(f"{items:,}", *cells)
+
+
 def the_distances_of_the_vessel():
     """The largest difference in cm, and in % of the largest distance."""
     about = dict(model="pretrained", refined=11)

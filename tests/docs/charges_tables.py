@@ -1,5 +1,9 @@
 """Rows of the tables of docs/charges.md, from the measurements."""
 
+import statistics
+
+from flashgatr.experiments.bench.accuracy.recorded import shown
+
 from .measured import measured, table_row
 
 MODELS = ("static", "straight line", "fitted time", "affine map")
@@ -31,3 +35,22 @@ def of_equivariant_models():
             for value, error in zip(values, errors, strict=True)
         ]
         yield f"  {table_row(label, *cells)}"
+
+
+def of_our_results():
+    """Means of three seeds of recipes/charges_standard.toml."""
+    systems = {True: "as they are, and reversed", False: "as they are"}
+    for model, name, reverse, steps in (
+        ("gatr", "GATr", True, 10_000),
+        ("segnn", "SEGNN", False, 6000),
+    ):
+        about = {"recipe": "charges_standard", "data.options.reverse_time": reverse, "steps": steps}
+        errors, medians = (
+            [
+                measured("charges-accuracy", metric, model=model, set="test", seed=k, **about)
+                for k in range(3)
+            ]
+            for metric in ("mse", "median")
+        )
+        median = f"{statistics.mean(medians):.1e}"
+        yield table_row(name, systems[reverse], f"{steps:,}", shown(errors, ".4f"), median)

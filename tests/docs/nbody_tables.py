@@ -163,7 +163,8 @@ def of_its_parts():
 
 def of_the_steps():
     same = dict(machine="H200", batch=64, items=4, compile=False)
-    for model, name in NETWORKS.items():
+    networks = NETWORKS | {"segnn": "SEGNN", "se3_transformer": "SE(3)-Transformer"}
+    for model, name in networks.items():
         times = (
             measured("nbody-step", "time", model=model, cuda_graph=graph, precision=how, **same)
             for graph, how in ((False, "float32"), (True, "float32"), (True, "tf32"))

@@ -12,7 +12,7 @@ from flashgatr.experiments.bench import scaling
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
-from .anchored_tables import of_a_cpu, of_anchors, the_distances_of_the_vessel
+from .anchored_tables import of_a_cpu, of_a_gpu, of_anchors, the_distances_of_the_vessel
 from .artery_tables import (
     FINE,
     OURS,
@@ -28,7 +28,7 @@ from .artery_tables import (
     prepared,
     unequal,
 )
-from .charges_tables import of_equivariant_models, without_a_network
+from .charges_tables import of_equivariant_models, of_our_results, without_a_network
 from .kuka_tables import of_the_choice, of_the_harness, of_the_rewards
 from .measured import NETWORKS, measured, table_row
 from .nbody_tables import (
@@ -102,6 +102,8 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries", "Fine meshes", of_fine_meshes),
         ("large_geometry", "What anchors cost", of_anchors),
         ("large_geometry", "A million points on a CPU", of_a_cpu),
+        ("large_geometry", "A million points on a GPU", of_a_gpu),
+        ("charges", "Our results", of_our_results),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
@@ -137,6 +139,21 @@ def test_the_sentences_about_the_gpu_are_true():
         for case in (dict(machine="H200", n_items=n, checkpointing=False) for n in scaling.SIZES)
     ]
     assert f"between {min(shares):.2f} and {max(shares):.2f} times the Transformer's" in text
+
+
+def test_the_sentences_about_anchors_and_types_on_a_gpu_are_true():
+    text = " ".join(section("large_geometry", "A million points on a GPU").split())
+    same = {"machine": "H200", "n_items": 16384, "pass": "training"}
+    graph, eager = (measured("anchored", "time", cuda_graph=x, **same) for x in (True, False))
+    assert f"takes {graph:.0f} ms as a CUDA graph and {eager:.0f} ms without" in text
+    text = " ".join((ROOT / "docs" / "symmetry.md").read_text().split())
+    ratios = [
+        measured("types-step", "ratio", model="gatr_e3", network=network, cuda_graph=True)
+        for network in ("nbody", "arteries", "kuka")
+    ]
+    nbody, arteries, kuka = (f"{ratio:.3f} times" for ratio in ratios)
+    expected = f"{nbody} as long as without for n-body, {arteries} for arteries and {kuka} for rob"
+    assert expected in text
 
 
 def test_the_sentence_about_loading_is_true():
