@@ -11,7 +11,15 @@ from pathlib import Path
 import pytest
 
 from flashgatr.experiments import results, shipped, sweep
-from flashgatr.experiments.bench.accuracy import arteries, charges, kuka, nbody, page, scaling
+from flashgatr.experiments.bench.accuracy import (
+    arteries,
+    charges,
+    equivariance,
+    kuka,
+    nbody,
+    page,
+    scaling,
+)
 from flashgatr.experiments.bench.accuracy.recorded import MISSING, Which, read, runs_of
 from flashgatr.train import toml
 from flashgatr.train.settings import read_assignment
@@ -71,7 +79,7 @@ def test_runs_that_repeat_rewards_have_the_settings_of_their_row():
 
 def test_without_results_every_cell_says_so(tmp_path):
     tables = [nbody.readme, arteries.errors, arteries.ablations, charges.standard, kuka.rewards]
-    for table in (*tables, nbody.figure, scaling.sizes, scaling.mesh):
+    for table in (*tables, nbody.figure, scaling.sizes, scaling.mesh, equivariance.errors):
         text = table(tmp_path)
         assert MISSING in text
         assert "e-0" not in text
@@ -175,6 +183,31 @@ def test_sizes_and_the_extrapolation_are_of_the_machine_that_measured_last(tmp_p
     (row,) = [x for x in scaling.sizes(tmp_path).splitlines() if x.startswith("| SEGNN |")]
     assert row.split(" | ")[2:5] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", MISSING]
     assert "| 256 and 512 | 16.0 KiB | 748 GiB |" in scaling.mesh(tmp_path)
+
+
+def test_equivariance_errors_are_the_largest_of_the_latest_ones(tmp_path, monkeypatch):
+    """A row per experiment, model and recipe."""
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+    monkeypatch.setattr(results, "machine", lambda: "NVIDIA GPU")
+
+    def record(model, value, **own):
+        about = {"recipe": "nbody_readme", "seed": 0, "dtype": "float32"} | own
+        results.record(
+            "nbody-equivariance", model, "equivariance", value, "1", about, folder=tmp_path
+        )
+
+    record("gatr", 0.5)  # repeated below
+    record("gatr", 2e-6)
+    record("gatr", 3e-6, seed=1)
+    record("gatr", 4e-14, dtype="float64")
+    record("gatr", 7e-6, recipe="nbody_figure")
+    record("mlp", 1.5, dtype="bfloat16 autocast")
+    rows = equivariance.errors(tmp_path).splitlines()[2:]
+    assert rows == [
+        "| nbody | gatr | nbody_readme | 4.0e-14 | 3.0e-06 | not measured | 2 | GPU |",
+        "| nbody | gatr | nbody_figure | not measured | 7.0e-06 | not measured | 1 | GPU |",
+        "| nbody | mlp | nbody_readme | not measured | not measured | 1.5e+00 | 1 | GPU |",
+    ]
 
 
 @pytest.mark.parametrize("name", ["nbody-accuracy", "arteries-accuracy", "kuka-reward"])

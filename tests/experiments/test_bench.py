@@ -246,7 +246,11 @@ def test_packed_sets_are_compared_with_the_same_sets_padded(here, monkeypatch):
 
 @pytest.mark.parametrize(
     "name",
-    [*bench.NAMES, "anchored-accuracy", "training-step", "scaling-figure", "nbody-figure", "page"],
+    [
+        *bench.NAMES,
+        *("anchored-accuracy", "trained-equivariance", "training-step"),
+        *("scaling-figure", "nbody-figure", "page", "results"),
+    ],
 )
 def test_every_name_can_be_called(name):
     assert callable(bench.find(name))

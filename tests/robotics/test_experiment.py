@@ -1,11 +1,13 @@
 """`flashgatr train kuka`, `eval` and `sweep --record`, with an engine and without any."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flashgatr.experiments import results, sweep, table
+from flashgatr.experiments import results, runs, sweep, table
+from flashgatr.experiments.equivariance import DTYPES
 from flashgatr.experiments.robotics import evaluation
 from flashgatr.experiments.robotics.options import Options
 from flashgatr.experiments.robotics.world import physics
@@ -46,6 +48,24 @@ def test_evaluation_repeats_and_takes_other_scenes(trained, tmp_path):
     plan = json.loads(out.read_text())["results"]["plan_mujoco"]
     assert (plan["scene_set"], plan["sampler"], plan["sampling_steps"]) == ("test", "ddim", 2)
     assert (trained / "results.json").read_text() == before
+
+
+def test_the_equivariance_of_a_trained_run_is_recorded(trained, tmp_path, monkeypatch):
+    """Also where its demonstrations are not, and without an engine."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLASHGATR_RUNS", str(trained))
+    monkeypatch.setattr(physics, "installed", lambda engine: False)
+    command("bench", "trained-equivariance")
+    config = runs.load_config(trained)
+    elsewhere = replace(config, data=replace(config.data, folder="gone"))
+    monkeypatch.setattr(runs, "load_config", lambda run: elsewhere)
+    command("bench", "trained-equivariance")
+    text = (results.FOLDER / "kuka-equivariance.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    told = {"demonstrations": 5, "steps": 4, "recipe": str(trained), "seed": 0}
+    assert [x["settings"] for x in lines] == 2 * [told | {"dtype": x} for x in DTYPES]
+    for line in lines[::3]:
+        assert line["value"] < 1e-10
 
 
 @pytest.mark.parametrize("model", ["transformer", "unet"])
@@ -130,7 +150,7 @@ def test_a_sweep_records_rewards(demonstrations, tmp_path, monkeypatch):
         demonstrations=3, steps=4, recipe="kuka_small", engine="mujoco", scenes=1, seed=1
     )
     assert expected.items() <= rewards[0][5].items()
-    assert {line[0] for line in lines} == {"kuka-reward", "kuka-accuracy"}
+    assert {line[0] for line in lines} == {"kuka-reward", "kuka-accuracy", "kuka-equivariance"}
 
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("kuka_*.toml")), ids=str)

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
+from flashgatr.experiments import equivariance
 from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.demonstrations import shards
 from flashgatr.experiments.robotics.diffusion import Schedule
 from flashgatr.experiments.robotics.layouts import HORIZON
+from flashgatr.experiments.robotics.symmetry import symmetry
 from flashgatr.experiments.robotics.task import RoboticsTask
 from flashgatr.train import Trainer, distributed
 
@@ -134,6 +136,18 @@ def test_turned_scenes_are_as_easy_for_gatr(folder):
     other = plain.evaluate(plain.model)
     assert other["test_turned"]["mse"] != pytest.approx(other["test"]["mse"], rel=1e-4)
     assert found["test"]["cases"] == 20
+
+
+def test_the_noise_that_gatr_estimates_turns_with_the_scene(folder):
+    """In every dtype; that of the Transformer does not, and policies estimate none."""
+    equivariant, plain = (make(folder, small=small) for small in (GATR, SMALL))
+    found, other = (
+        dict(equivariance.errors(symmetry, task, task.model, CPU)) for task in (equivariant, plain)
+    )
+    assert found["float64"] < 1e-10 < found["float32"] < 1e-4 < found["bfloat16 autocast"]
+    assert len(other) == 3
+    assert min(other.values()) > 1e-3
+    assert not dict(equivariance.errors(symmetry, None, plain.model, CPU))
 
 
 def test_training_runs_and_resumes_exactly(folder, tmp_path):

@@ -79,6 +79,8 @@ class Experiment:
     """Lazy. The function behind `flashgatr data NAME`; its annotated arguments are the options."""
     predict: Any = None
     """Lazy. The function behind `flashgatr predict NAME`; its arguments are the options."""
+    symmetry: Any = None
+    """Lazy. A `symmetry.Symmetry`, which measures the equivariance error of trained models."""
     report: Any = None
     """Lazy. A `report.protocol.Report`. Without one, a report has tables and learning curves."""
 

@@ -117,6 +117,14 @@ def _start(model: nn.Module, config: RunConfig) -> None:
         ) from error
 
 
+def load_task(config: RunConfig, world: World) -> Task:
+    """The task of a finished run, with its trained model on the device, in evaluation mode."""
+    task = make_task(config, world)
+    io.fill(task.model, _trained(config))
+    task.model.to(world.device).eval()
+    return task
+
+
 def load_model(config: RunConfig) -> nn.Module:
     """The trained model of a run."""
     state = _trained(config)
@@ -199,9 +207,7 @@ def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
     world = distributed.join(config.device)
     try:
         set_precision(config.train.precision)
-        task = make_task(config, world)
-        io.fill(task.model, _trained(config))
-        task.model.to(world.device).eval()
+        task = load_task(config, world)
         results = task.evaluate(task.model)
         summary = {**(read_results(folder) or {}), "results": results}
         if world.is_main and keep:

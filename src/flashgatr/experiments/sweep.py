@@ -29,7 +29,7 @@ from typing import Any
 
 from ..train import ConfigError, RunConfig, TrainingError, fingerprint, identity, log, toml
 from ..train import settings as configuration
-from . import shipped, table
+from . import equivariance, shipped, table
 from .results import record
 from .runs import make_settings, read_results, train
 
@@ -201,7 +201,9 @@ _TOLD = ("seed", "model.name", "data.train_samples", "train.steps")
 
 
 def record_results(runs: list[Planned], recipe: str) -> int:
-    """Append the results of finished runs to benchmarks/results/; returns the number of runs."""
+    """Append the results of finished runs to benchmarks/results/, and their equivariance errors;
+    returns the number of runs.
+    """
     number = 0
     for run in runs:
         found = read_results(Path(run.config.folder))
@@ -221,8 +223,12 @@ def record_results(runs: list[Planned], recipe: str) -> int:
             for metric, key, value in measured.records(metrics):
                 file = f"{config.experiment}-{metric.benchmark}"
                 record(file, model, key, value, metric.unit, settings | dict(metric.about))
+        if not found["results"]:
+            continue
         seconds = log.seconds(Path(config.folder))
-        if seconds and found["results"]:
+        if seconds:
             name = f"{config.experiment}-accuracy"
             record(name, model, "training time", seconds, "s", about)
+        for line in equivariance.lines(config, about):
+            record(*line)
     return number

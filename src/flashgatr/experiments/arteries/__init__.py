@@ -39,5 +39,6 @@ EXPERIMENT = Experiment(
     told=("data.options.orientation",),
     data=f"{_HERE}.command:data",
     predict=f"{_HERE}.command:predict",
+    symmetry=f"{_HERE}.symmetry:symmetry",
     report=f"{_HERE}.report.contents:REPORT",
 )

@@ -168,9 +168,14 @@ class ArteryTask:
     def _val(self) -> list[Mesh]:
         return self._oriented(self._read("val"))
 
-    def _read(self, split: str) -> list[Mesh]:
+    def test_meshes(self, most: int | None = None) -> list[Mesh]:
+        """The test meshes in their orientation, or the first ones."""
+        limit = None if most is None else min(most, self._count("test"))
+        return self._oriented(self._read("test", limit))
+
+    def _read(self, split: str, limit: int | None = None) -> list[Mesh]:
         """The meshes of a set as in the files; all of them must have labels."""
-        limit = self._limits[split] or None
+        limit = limit or self._limits[split] or None
         found = self._linked(load(self.folder, split, limit=limit, division=self.options.division))
         for mesh in found:
             if mesh.wss is None or not np.any(np.asarray(mesh.wss)[np.asarray(mesh.mask)]):
@@ -284,7 +289,7 @@ class ArteryTask:
         changes the predictions (moved back, relative to those on `test`, computed in float32, or in
         TF32 if training used it).
         """
-        test = self._oriented(self._read("test"))
+        test = self.test_meshes()
         errors = _errors(self.predictions(model, test), test)
         about: dict[str, Any] = {"orientation": self.options.orientation}
         if self._count("train"):  # a folder may hold test meshes only

@@ -42,6 +42,7 @@ _IN_FOLDERS = {
 _OTHERS = {
     "training-step": ("nbody_step", "run"),  # its former name
     "anchored-accuracy": ("data.anchored_accuracy", "run"),  # needs the published vessels
+    "trained-equivariance": ("trained_equivariance", "run"),  # needs the vessels, too
     "scaling-figure": ("scaling", "draw"),
     "nbody-figure": ("nbody_figure", "draw"),
     "page": ("page", "write"),

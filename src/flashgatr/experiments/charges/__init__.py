@@ -31,5 +31,6 @@ EXPERIMENT = Experiment(
     about=_about,
     told=("data.options.horizon", "data.options.force", "data.options.clip"),
     data=f"{_HERE}.command:data",
+    symmetry="flashgatr.experiments.nbody.systems:symmetry",
     report=f"{_HERE}.report:REPORT",
 )

@@ -30,5 +30,6 @@ EXPERIMENT = Experiment(
     count="systems",
     about=_about,
     data=f"{_HERE}.command:data",
+    symmetry=f"{_HERE}.systems:symmetry",
     report=f"{_HERE}.report.contents:REPORT",
 )

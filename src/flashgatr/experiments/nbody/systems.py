@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..hashing import hash_of
+from ..symmetry import equivariance_error, motions, moved, turned
 from .metrics import summarise, system_errors
 
 Data = dict[str, Tensor]
+MEASURED = 64
+"""The first validation systems, on which equivariance is measured."""
 
 
 class SystemsTask:
@@ -60,7 +63,7 @@ class SystemsTask:
     def gather(self, indices: Tensor) -> Any:
         """The training systems with these numbers, on the device."""
         if not hasattr(self, "_resident"):
-            self._resident = self._to_batch(self._train)
+            self._resident = self.to_batch(self._train)
         chosen = indices.to(self.device)
         return self.batch_type(*(x.index_select(0, chosen) for x in self._resident))
 
@@ -74,10 +77,24 @@ class SystemsTask:
         found = []
         for start in range(0, len(data["target"]), chunk):
             part = {name: x[start : start + chunk] for name, x in data.items()}
-            prediction = self.predict(model, self._to_batch(part))
+            prediction = self.predict(model, self.to_batch(part))
             found.append(system_errors(prediction.cpu(), part["target"]))
         return torch.cat(found)
 
-    def _to_batch(self, data: Data) -> Any:
+    def to_batch(self, data: Data, dtype: torch.dtype = torch.float32) -> Any:
+        """Systems on the device."""
         names = self.batch_type._fields
-        return self.batch_type(*(data[name].to(self.device, torch.float32) for name in names))
+        return self.batch_type(*(data[name].to(self.device, dtype) for name in names))
+
+
+def symmetry(task: SystemsTask, model: nn.Module, dtype: torch.dtype) -> float:
+    """The error of predicted displacements if systems are rotated and moved."""
+    first = {name: x[:MEASURED] for name, x in task.load("val", None).items()}
+    batch = task.to_batch(first, dtype)
+
+    def displacement(motion: Tensor) -> Tensor:
+        position, velocity = moved(motion, batch.position), turned(motion, batch.velocity)
+        given = batch._replace(position=position, velocity=velocity)
+        return task.predict(model, given).double() - position
+
+    return equivariance_error(displacement, motions())

@@ -51,5 +51,6 @@ EXPERIMENT = Experiment(
     told=tuple(f"data.options.{key}" for key in _PLANNING),
     data=f"{_HERE}.command:data",
     predict=f"{_HERE}.command:predict",
+    symmetry=f"{_HERE}.symmetry:symmetry",
     report=f"{_HERE}.report.contents:REPORT",
 )

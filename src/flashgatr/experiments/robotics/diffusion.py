@@ -98,6 +98,22 @@ def draw_clamps(kind: Clamps, count: int, frames: int, device: torch.device) -> 
     return patterns[torch.randint(len(patterns), (count,), device=device)]
 
 
+def clamped(
+    schedule: Schedule,
+    clean: Tensor,
+    noise: Tensor,
+    t: Tensor,
+    clamp: Tensor,
+    known: Tensor | None = None,
+) -> Tensor:
+    """What a denoiser sees (B, H, D): noisy trajectories with their clamped frames.
+
+    known: what it sees in the clamped frames, if that is not the clean trajectory.
+    """
+    own = clean if known is None else known
+    return torch.where(clamp.unsqueeze(-1), own, schedule.noisy(clean, noise, t))
+
+
 def denoising_errors(
     denoiser: Denoiser,
     schedule: Schedule,
@@ -107,14 +123,9 @@ def denoising_errors(
     clamp: Tensor,
     known: Tensor | None = None,
 ) -> Tensor:
-    """Errors (B, H, D) of the estimated noise, zero in clamped frames.
-
-    known: what the denoiser sees in the clamped frames, if it is not the clean trajectory.
-    """
-    is_known = clamp.unsqueeze(-1)
-    x = torch.where(is_known, clean if known is None else known, schedule.noisy(clean, noise, t))
-    estimate = denoiser(x, t, clamp)
-    return (estimate - noise).masked_fill(is_known, 0)
+    """Errors (B, H, D) of the estimated noise, zero in clamped frames. known: as in `clamped`."""
+    estimate = denoiser(clamped(schedule, clean, noise, t, clamp, known), t, clamp)
+    return (estimate - noise).masked_fill(clamp.unsqueeze(-1), 0)
 
 
 def mean_over_free_frames(values: Tensor, clamp: Tensor) -> Tensor:

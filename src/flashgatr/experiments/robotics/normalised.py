@@ -53,6 +53,13 @@ def rotated(state: Tensor, rotation: Tensor) -> Tensor:
     return turned
 
 
+def about_vertical(angle: Tensor) -> Tensor:
+    """Rotation matrices (..., 3, 3) about the z axis."""
+    c, s, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
+    rows = [c, -s, zero, s, c, zero, zero, zero, torch.ones_like(angle)]
+    return torch.stack(rows, dim=-1).view(*angle.shape, 3, 3)
+
+
 def mirrored(state: Tensor) -> Tensor:
     """States mirrored in the plane y = 0, as `layouts.mirrored` mirrors scenes: frames become
     M R M, so the first directions are mirrored, and the second ones mirrored and reversed.

@@ -26,6 +26,7 @@ from .demonstrations.shards import describe, to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import (
     Schedule,
+    clamped,
     denoising_errors,
     draw_clamps,
     mean_over_free_frames,
@@ -34,7 +35,7 @@ from .diffusion import (
 from .evaluation import Planning
 from .layouts import HORIZON
 from .metrics import summarise, window_errors
-from .normalised import Scale, mirrored, released, rotated
+from .normalised import Scale, about_vertical, mirrored, released, rotated
 from .offline_rl.learners import LEARNERS
 from .offline_rl.task import OfflineTask
 from .options import Options
@@ -121,12 +122,19 @@ class RoboticsTask:
         clamp = draw_clamps("first", count, HORIZON, clean.device)
         return TrajectoryBatch(clean, noise, t, clamp)
 
+    def noisy_windows(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What a denoiser is given for a few test windows: x, t and clamp, on the device."""
+        every = self._fixed("test", count)
+        clean, noise, t, clamp = (x.to(self.device) for x in every)
+        x = clamped(self.schedule, clean, noise, t, clamp, self._known(clean))
+        return x, t, clamp
+
     def batch(self, indices: Tensor) -> TrajectoryBatch:
         clean = self._train.windows(indices.to(self.device))
         count = len(clean)
         if self.options.augment:
             angle = 2 * math.pi * torch.rand(count, device=self.device)
-            clean = rotated(clean, _about_vertical(angle)[:, None])
+            clean = rotated(clean, about_vertical(angle)[:, None])
         return TrajectoryBatch(
             clean,
             torch.randn_like(clean),
@@ -145,8 +153,11 @@ class RoboticsTask:
 
     def _errors(self, model: nn.Module, batch: TrajectoryBatch) -> Tensor:
         clean, noise, t, clamp = batch
-        known = released(clean) if self.options.release else clean
-        return denoising_errors(model, self.schedule, clean, noise, t, clamp, known)
+        return denoising_errors(model, self.schedule, clean, noise, t, clamp, self._known(clean))
+
+    def _known(self, clean: Tensor) -> Tensor:
+        """What a denoiser sees in clamped frames."""
+        return released(clean) if self.options.release else clean
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         losses, found = self._measure(model, self._validation)
@@ -159,7 +170,7 @@ class RoboticsTask:
         plain = self._test
         generator = torch.Generator().manual_seed(FIXED)
         angle = 2 * math.pi * torch.rand(len(plain.t), generator=generator)
-        turn = _about_vertical(angle)[:, None]
+        turn = about_vertical(angle)[:, None]
         turned = plain._replace(clean=rotated(plain.clean, turn), noise=rotated(plain.noise, turn))
         reflected = plain._replace(clean=mirrored(plain.clean), noise=mirrored(plain.noise))
         sets = {"test": plain, "test_turned": turned, "test_mirrored": reflected}
@@ -198,10 +209,3 @@ TASK = TaskOfModel()
 
 def _normalised(demonstrations: Demonstrations) -> Demonstrations:
     return replace(demonstrations, states=Scale().normalize(demonstrations.states))
-
-
-def _about_vertical(angle: Tensor) -> Tensor:
-    """Rotation matrices (..., 3, 3) about the z axis."""
-    c, s, zero = angle.cos(), angle.sin(), torch.zeros_like(angle)
-    rows = [c, -s, zero, s, c, zero, zero, zero, torch.ones_like(angle)]
-    return torch.stack(rows, dim=-1).view(*angle.shape, 3, 3)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ....train.settings import write_atomically
 from ... import results
-from . import arteries, charges, kuka, nbody, scaling
+from . import arteries, charges, equivariance, kuka, nbody, scaling
 
 PAGE = Path("docs/results.md")
 INTRODUCTION = """# Results
@@ -93,6 +93,19 @@ SECTIONS = (
         "items; a and b follow from the two largest N that were measured, and the last column is "
         "the extrapolation to one mesh, all pairs of nodes.",
         (scaling.mesh,),
+    ),
+    Section(
+        "Equivariance of trained models",
+        "The largest |f(g x) - g f(x)| over four random motions g and a few samples x of the "
+        "validation or test data, relative to the largest |f(x)|. For bodies f(x) is how far they "
+        "move, on vessels the stress, for the robot the estimated noise. Systems and vessels are "
+        "rotated and moved, the robot's scenes are turned about the vertical. Products of float32 "
+        "are exact to float32 (no TF32). Of several runs of a recipe, the largest error counts. An "
+        "error of the order of one means that the model does not have this symmetry. The policies "
+        "CQL and BCQ and the experiment `flows` have no such measurement. `flashgatr sweep "
+        "--record` records these errors, and `flashgatr bench trained-equivariance` those of the "
+        "runs that come with the package.",
+        (equivariance.errors,),
     ),
 )
 

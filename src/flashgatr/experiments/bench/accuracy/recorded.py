@@ -77,15 +77,11 @@ class Runs:
     def cost(self) -> str:
         """The mean training time of a run, and on what."""
         values = self.values("training time")
-        machines = dict.fromkeys(
-            "CPU" if "CPU" in line["machine"] else line["machine"].removeprefix("NVIDIA ")
-            for line in self.lines
-            if line["settings"].get("seed", 0) in values
-        )
         if not values:
             return "not recorded" if self.lines else "–"
         seconds = sum(values.values()) / len(values)
-        return f"{seconds:,.0f} s, {' and '.join(machines)}"
+        own = [line for line in self.lines if line["settings"].get("seed", 0) in values]
+        return f"{seconds:,.0f} s, {' and '.join(machines(own))}"
 
 
 def read(folder: Path, file: str) -> list[dict[str, Any]]:
@@ -97,6 +93,12 @@ def read(folder: Path, file: str) -> list[dict[str, Any]]:
 
 def runs_of(folder: Path, which: Which) -> Runs:
     return Runs([line for line in read(folder, which.file) if which.has(line)])
+
+
+def machines(lines: list[dict[str, Any]]) -> list[str]:
+    """The machines that measured these lines, in short."""
+    names = (line["machine"] for line in lines)
+    return [*dict.fromkeys("CPU" if "CPU" in x else x.removeprefix("NVIDIA ") for x in names)]
 
 
 def shown(values: list[float], form: str = ".2e") -> str:
