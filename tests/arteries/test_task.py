@@ -172,7 +172,7 @@ def test_a_run_can_be_trained_evaluated_and_recorded(tmp_path, monkeypatch):
     assert f"{before['epsilon_mean']:.2f}" in again
 
     lines = []
-    monkeypatch.setattr(sweep, "record", lambda *line: lines.append(line))
+    monkeypatch.setattr(results, "record", lambda *line: lines.append(line))
     planned = sweep.Planned("run", {}, runs.load_config(tmp_path / "run"))
     assert sweep.record_results([planned], "arteries_test") == 1
     name, model, metric, value, unit, about = lines[0]

@@ -77,6 +77,27 @@ def test_runs_that_repeat_rewards_have_the_settings_of_their_row():
             assert str(run.config.train.steps) == steps
 
 
+def test_a_row_of_a_shipped_run_is_repeated_by_evaluating_it():
+    """The command has the settings that the run itself does not have."""
+    about = {
+        "recipe": "pretrained:kuka", "engine": "mujoco", "scenes": 200, "scene_set": "test",
+        "sampler": "dpm_solver", "sampling_steps": 20, "turned": True, "steps": 27_050,
+        "demonstrations": 11_000, "train.precision": "float32",
+    }  # fmt: skip
+    _, _, run, *options, last = shlex.split(kuka._command(about, "gatr").strip("`"))
+    assert (run, last) == ("pretrained:kuka", "--record")
+    assert dict(zip(options[1::2], options[::2], strict=True)) == dict.fromkeys(
+        [
+            "data.options.engine=mujoco",
+            "data.options.sampler=dpm_solver",
+            "data.options.sampling_steps=20",
+            "data.options.turned=true",
+            "train.precision=float32",
+        ],
+        "--set",
+    )
+
+
 def test_without_results_every_cell_says_so(tmp_path):
     tables = [nbody.readme, arteries.errors, arteries.ablations, charges.standard, kuka.rewards]
     for table in (*tables, nbody.figure, scaling.sizes, scaling.mesh, equivariance.errors):

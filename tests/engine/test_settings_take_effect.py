@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 
-from flashgatr.experiments import sweep
+from flashgatr.experiments import results, sweep
 from flashgatr.train.order import batch_indices
 from flashgatr.train.trainer import fingerprint
 
@@ -135,7 +135,7 @@ def test_results_of_a_run_with_other_settings_are_not_recorded(tmp_path, monkeyp
         folder.mkdir(parents=True)
         (folder / "results.json").write_text(json.dumps(found))
     recorded = []
-    monkeypatch.setattr(sweep, "record", lambda *given: recorded.append(given))
+    monkeypatch.setattr(results, "record", lambda *given: recorded.append(given))
     assert sweep.record_results(planned, "recipe") == 1
     assert [(given[3], given[5]["seed"]) for given in recorded] == [(10.0, 0)]
     trained = []

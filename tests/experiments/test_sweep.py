@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flashgatr.experiments import sweep
+from flashgatr.experiments import results, sweep
 from flashgatr.experiments.config import ConfigError
 from flashgatr.train.trainer import fingerprint
 
@@ -118,7 +118,11 @@ def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
     """Whatever the grid varies, and whatever --set changes that matters."""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text('[grid]\n"data.options.scaling" = [0.1, 0.3]\nseed = [0]\n')
-    planned = sweep.plan(recipe, tmp_path / "runs", ["train.lr=1e-3", "data.folder=elsewhere"])
+    planned = sweep.plan(
+        recipe,
+        tmp_path / "runs",
+        ["train.lr=1e-3", "data.folder=elsewhere", "data.options.huber=0.1"],
+    )
     for run in planned:
         found = {"run": fingerprint(run.config), "results": {"eval": {"mse": 1.0}}}
         Path(run.config.folder).mkdir(parents=True)
@@ -127,7 +131,7 @@ def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
     log = "".join(json.dumps({"step": step, "seconds": t}) + "\n" for step, t in lines)
     (Path(planned[0].config.folder) / "log.jsonl").write_text(log)
     found = []
-    monkeypatch.setattr(sweep, "record", lambda *given: found.append(given))
+    monkeypatch.setattr(results, "record", lambda *given: found.append(given))
     assert sweep.record_results(planned, "recipe") == 2
     assert [given[1:5] for given in found] == [
         ("gatr", "mse", 1.0, "length²"),
@@ -138,6 +142,6 @@ def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
     assert found[1][-1] == {k: x for k, x in found[0][-1].items() if k != "set"}  # of no set
     common = {
         "steps": 50_000, "recipe": "recipe", "seed": 0, "train_samples": 0, "set": "eval",
-        "train.lr": 1e-3,
+        "train.lr": 1e-3, "data.options.huber": 0.1,
     }  # fmt: skip
     assert recorded == [common | {"data.options.scaling": x} for x in (0.1, 0.3)]

@@ -50,6 +50,23 @@ def test_evaluation_repeats_and_takes_other_scenes(trained, tmp_path):
     assert (trained / "results.json").read_text() == before
 
 
+def test_evaluation_is_recorded_with_what_was_changed(trained, tmp_path, monkeypatch):
+    """Under the name of the run; facts about the scenes are told once."""
+    monkeypatch.chdir(tmp_path)
+    file = Path("benchmarks/results/kuka-accuracy.jsonl")
+    changes = "data.options.scene_set=test", "data.options.scenes=0", "train.precision=tf32"
+    command("eval", trained, *(x for c in changes for x in ("--set", c)), "--record")
+    text = file.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert {x["settings"]["set"] for x in lines} == {"test", "test_turned", "test_mirrored"}
+    about = {"demonstrations": 5, "steps": 4, "recipe": str(trained), "seed": 0}
+    about |= {"train.precision": "tf32", "set": "test"}
+    assert [x["settings"] for x in lines if x["settings"]["set"] == "test"] == [about]
+    assert lines[0]["value"] == results_of(trained)["test"]["mse"]
+    command("eval", trained, *("--set", "data.options.scenes=0"))
+    assert file.read_text() == text
+
+
 def test_the_equivariance_of_a_trained_run_is_recorded(trained, tmp_path, monkeypatch):
     """Also where its demonstrations are not, and without an engine."""
     monkeypatch.chdir(tmp_path)
@@ -131,7 +148,7 @@ def test_long_sampling_says_how_far_it_is(monkeypatch):
 def test_a_sweep_records_rewards(demonstrations, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     lines = []
-    monkeypatch.setattr(sweep, "record", lambda *line: lines.append(line))
+    monkeypatch.setattr(results, "record", lambda *line: lines.append(line))
     recipe = tmp_path / "kuka_small.toml"
     options = "[run.model.options]\nhidden_channels = 16\nnum_blocks = 1\nnum_heads = 1\n"
     recipe.write_text(

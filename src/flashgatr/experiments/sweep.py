@@ -27,10 +27,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..train import ConfigError, RunConfig, TrainingError, fingerprint, identity, log, toml
+from ..train import ConfigError, RunConfig, TrainingError, fingerprint, log, toml
 from ..train import settings as configuration
-from . import equivariance, shipped, table
-from .results import record
+from . import equivariance, recording, results, shipped, table
 from .runs import make_settings, read_results, train
 
 
@@ -139,8 +138,7 @@ def _runs(
         assigned = [f"{key}={toml.literal(value)}" for key, value in chosen.items()]
         recipes_own = configuration.override(base, [*own, *assigned])
         config = configuration.override(base, [*own, *changes, *assigned])
-        before, after = identity(recipes_own), identity(config)
-        changed = {key: value for key, value in after.items() if before.get(key) != value}
+        changed = recording.changed(recipes_own, config)
         yield Planned(name, chosen, replace(config, folder=str(folder / name)), changed)
 
 
@@ -196,10 +194,6 @@ def _children_stop_with_us() -> Iterator[set[subprocess.Popen[bytes]]]:
                 child.terminate()
 
 
-_TOLD = ("seed", "model.name", "data.train_samples", "train.steps")
-"""Settings that are recorded under names of their own."""
-
-
 def record_results(runs: list[Planned], recipe: str) -> int:
     """Append the results of finished runs to benchmarks/results/, and their equivariance errors;
     returns the number of runs.
@@ -211,24 +205,13 @@ def record_results(runs: list[Planned], recipe: str) -> int:
             continue
         number += 1
         config = run.config
-        measured = table.find(config.experiment)
-        told = (*_TOLD, *measured.told)
-        varied = {key: value for key, value in run.values.items() if key not in told}
-        base = dict(steps=config.train.steps, recipe=recipe, seed=config.seed)
-        base |= varied | {key: value for key, value in run.changes.items() if key not in told}
-        model = config.model.name
-        for where, metrics in found["results"].items():
-            about = measured.about(config, metrics) | base
-            settings = about | {measured.place: where}
-            for metric, key, value in measured.records(metrics):
-                file = f"{config.experiment}-{metric.benchmark}"
-                record(file, model, key, value, metric.unit, settings | dict(metric.about))
-        if not found["results"]:
+        about = recording.record_run(config, found["results"], recipe, run.values | run.changes)
+        if not about:
             continue
         seconds = log.seconds(Path(config.folder))
         if seconds:
             name = f"{config.experiment}-accuracy"
-            record(name, model, "training time", seconds, "s", about)
+            results.record(name, config.model.name, "training time", seconds, "s", about)
         for line in equivariance.lines(config, about):
-            record(*line)
+            results.record(*line)
     return number

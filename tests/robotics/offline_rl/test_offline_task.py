@@ -213,7 +213,7 @@ def test_a_report_has_policies_beside_the_papers_rows(trained, tmp_path):
 def test_a_sweep_records_rewards_and_errors_of_actions(demonstrations, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     lines = []
-    monkeypatch.setattr(sweep, "record", lambda *line: lines.append(line))
+    monkeypatch.setattr(results, "record", lambda *line: lines.append(line))
     recipe = tmp_path / "offline.toml"
     recipe.write_text(
         f'[run]\nexperiment = "kuka"\n[run.data]\nfolder = "{demonstrations}"\n'

@@ -11,11 +11,10 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from ...train import RunConfig
 from ...train.settings import override
-from .. import equivariance, runs, shipped, table
+from .. import equivariance, recording, runs, shipped
 from ..console import show_table
 from ..results import record
 
@@ -44,10 +43,7 @@ def measured(name: str, aside: Path) -> dict[str, float]:
     folder = shipped.find(Path(name))
     config = runs.load_config(runs.require_run(folder))
     results = (runs.read_results(folder) or {}).get("results", {})
-    about: dict[str, Any] = {}
-    for metrics in results.values():
-        about = table.find(config.experiment).about(config, metrics)
-    about |= dict(steps=config.train.steps, recipe=name, seed=config.seed)
+    about = recording.facts(config, next(reversed(results.values()), {}), name, {})
     lines = [record(*line) for line in equivariance.lines(with_data(config, aside), about)]
     return {line["settings"]["dtype"]: line["value"] for line in lines}
 

@@ -17,6 +17,9 @@ Changes = Annotated[
         "--set", "-s", metavar="KEY=VALUE", help="Change one setting, such as train.steps=500."
     ),
 ]
+Record = Annotated[
+    bool, typer.Option("--record", help="Append the results to benchmarks/results/.")
+]
 
 
 ORDER = [
@@ -164,11 +167,12 @@ def evaluate(
         Optional[Path],  # noqa: UP045
         typer.Option("--out", "-o", help="Write the results into this JSON file, too."),
     ] = None,
+    record: Record = False,
     file: ExperimentFile = None,
 ) -> None:
     """Evaluate a trained run again, on its own data or (--set data.folder=…) on other data."""
     from ...train.settings import override, write_atomically
-    from .. import console, runs, shipped, table
+    from .. import console, recording, runs, shipped, table
 
     _name(None, file)
     given, run = run, shipped.find(run)
@@ -181,6 +185,8 @@ def evaluate(
     if out is not None:
         found = {"run": str(run), "changes": change or [], "results": results}
         write_atomically(out, json.dumps(found, indent=1) + "\n")
+    if record:
+        recording.record_run(settings, results, str(given), recording.changed(own, settings))
     if not is_own:
         console.say(
             f"{run / runs.RESULTS} stays as it is, since these are results with other settings"
@@ -216,9 +222,7 @@ def sweep(
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Only list the runs.")] = False,
     jobs: Annotated[int, typer.Option(help="Runs at a time, each in its own process.")] = 1,
-    record: Annotated[
-        bool, typer.Option("--record", help="Append the results to benchmarks/results/.")
-    ] = False,
+    record: Record = False,
     file: ExperimentFile = None,
 ) -> None:
     """Run all runs of a recipe that are not finished yet. Stop and start it as you like."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ....train import RunConfig, toml
+from ... import runs as trained
 from ... import shipped, sweep
 from ...robotics import EXPERIMENT
 from .parameters import count
@@ -25,7 +26,7 @@ PUBLISHED = {
 """Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
 WITHOUT_NETWORK = ("expert", "do nothing", "noise")
 _OF_A_RUN = ("seed", "reward")
-_EVALUATED = ("engine", "scene_set", "sampler")
+_EVALUATED = ("engine", "scenes", "scene_set", "sampler")
 """Recorded facts about the evaluation that are settings, `data.options.NAME`."""
 
 
@@ -94,24 +95,46 @@ def _recipe(model: str) -> str:
 
 
 def _command(about: dict[str, Any], model: str) -> str:
-    """Keys of the recipe's grid select runs; others are set where the recipe has another value."""
+    """Keys of the recipe's grid select runs; others are set where the recipe has another value.
+    A run that comes with the package is evaluated again.
+    """
     recipe = str(about["recipe"])
+    wanted = {key: x for key, x in about.items() if "." in key} | _evaluation(about)
+    if recipe.startswith(f"{shipped.TRAINED}:"):
+        config = trained.load_config(shipped.find(Path(recipe)))
+        return f"`flashgatr eval {recipe} {_changes(wanted, [config])} --record`"
     planned = sweep.plan(shipped.find(Path(f"recipe:{recipe}")), Path("runs"))
-    wanted = {"model.name": model, **{key: x for key, x in about.items() if "." in key}}
-    wanted["train.steps"] = about["steps"]
-    if "data.train_samples" in planned[0].values:
+    grid = planned[0].values
+    wanted |= {"model.name": model, "train.steps": about["steps"]}
+    if "data.train_samples" in grid:
         wanted["data.train_samples"] = about["demonstrations"]
-    wanted |= {f"data.options.{key}": about[key] for key in _EVALUATED if key in about}
-    wanted |= {f"data.options.{key}": True for key in ("turned", "mirrored") if about.get(key)}
-    chosen = {key: x for key, x in wanted.items() if key in planned[0].values}
+    chosen = {key: x for key, x in wanted.items() if key in grid}
     if any(x not in [run.values[key] for run in planned] for key, x in chosen.items()):
         return "the recipe has no such run any more"
-    options = [f"--only {_assigned(key, x)}" for key, x in chosen.items()]
     runs = sweep.select(planned, [f"{key}={toml.literal(x)}" for key, x in chosen.items()])
-    for key, x in sorted(wanted.items()):
-        if key not in chosen and any(_setting(run.config, key) != x for run in runs):
-            options.append(f"--set {_assigned(key, x)}")
+    others = {key: x for key, x in wanted.items() if key not in chosen}
+    only = [f"--only {_assigned(key, x)}" for key, x in chosen.items()]
+    options = [*only, *filter(None, [_changes(others, [run.config for run in runs])])]
     return f"`flashgatr sweep recipe:{recipe} {' '.join(options)}`"
+
+
+def _evaluation(about: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a recorded evaluation."""
+    found = {f"data.options.{key}": about[key] for key in _EVALUATED if key in about}
+    if about.get("sampler", "ancestral") != "ancestral":
+        found["data.options.sampling_steps"] = about["sampling_steps"]
+    moved = [key for key in ("turned", "mirrored") if about.get(key)]
+    return found | {f"data.options.{key}": True for key in moved}
+
+
+def _changes(wanted: dict[str, Any], configs: list[RunConfig]) -> str:
+    """--set for every setting that some of the runs do not have."""
+    differing = [key for key in sorted(wanted) if any(_differs(x, key, wanted) for x in configs)]
+    return " ".join(f"--set {_assigned(key, wanted[key])}" for key in differing)
+
+
+def _differs(config: RunConfig, key: str, wanted: dict[str, Any]) -> bool:
+    return bool(_setting(config, key) != wanted[key])
 
 
 def _assigned(key: str, value: Any) -> str:
