@@ -254,7 +254,7 @@ class AnchoredGATr(GATr):
                     given = embed(part)
                     pair = (given, None) if isinstance(given, Tensor) else given
                     out = self.decode(state, *pair, tile=tile)
-                    found.add(out if extract is None else (extract(*out),))
+                    found.add(out if extract is None else (extract(*out),), part.shape[-2])
                     if progress is not None:
                         progress(found.filled, total)
             joined = found.joined()
@@ -314,7 +314,7 @@ class AnchoredGATr(GATr):
                 part_mv = F.pad(part_mv, (0, 0, 0, 0, 0, rest))
                 part_s = F.pad(part_s, (0, 0, 0, rest))
             out_mv, out_s = self._read(state, part_mv, part_s, Sets(part_mv.shape[:-2]))
-            found.add((out_mv[..., :size, :, :], out_s[..., :size, :]))
+            found.add((out_mv[..., :size, :, :], out_s[..., :size, :]), size)
         mv, s = found.joined()
         return mv, s
 
@@ -343,8 +343,14 @@ class _Tiles:
         self.total, self.dim, self.filled = total, dim, 0
         self._parts: list[tuple[Tensor, ...]] = []
 
-    def add(self, part: tuple[Tensor, ...]) -> None:
-        size = part[0].shape[self.dim]
+    def add(self, part: tuple[Tensor, ...], size: int) -> None:
+        """The next `size` items of every tensor."""
+        for x in part:
+            if x.shape[self.dim : self.dim + 1] != (size,):
+                raise ValueError(
+                    f"a tile of {size} queries gave a tensor of shape {tuple(x.shape)}; extract "
+                    f"must return a value for each query, so {size} along axis {self.dim}"
+                )
         if torch.is_grad_enabled():
             self._parts.append(part)
         else:

@@ -212,6 +212,20 @@ def test_a_field_embeds_tile_by_tile():
     assert torch.equal(scalars, expected[1])
 
 
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_field_needs_a_value_for_every_query(gradients):
+    net, (mv, s) = make_net(), make_data(6)
+    state, points = net.encode(mv, s), torch.randn(20, 3).double()
+
+    def embed(position):
+        point = embed_point(position)
+        return torch.stack([point, point], dim=-2), position[..., :1]
+
+    field = net.field(state, embed, tile=8, extract=lambda mv, s: s.amax(0))
+    with torch.set_grad_enabled(gradients), pytest.raises(ValueError, match="so 8 along axis 0"):
+        field(points)
+
+
 def test_files_are_those_of_gatr(tmp_path):
     net, (mv, s) = make_net(), make_data(5)
     net.save_pretrained(tmp_path / "anchored")

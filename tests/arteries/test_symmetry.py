@@ -3,6 +3,7 @@
 import pytest
 
 from flashgatr.experiments import equivariance, runs
+from flashgatr.experiments.arteries import anchoring
 from flashgatr.experiments.arteries import symmetry as symmetries
 from flashgatr.experiments.arteries.task import ArteryTask
 from flashgatr.experiments.config import override
@@ -16,12 +17,21 @@ def errors(task):
 
 
 @pytest.mark.parametrize("anchored", [False, True])
-def test_the_stress_of_gatr_turns_with_the_vessel(no_files, anchored):
+def test_the_stress_of_gatr_turns_with_the_vessel(no_files, anchored, monkeypatch):
+    """A run with anchors is measured with anchors."""
+    calls = []
+
+    def predict_wall(*given):
+        calls.append(given)
+        return anchoring.predict_wall(*given)
+
+    monkeypatch.setattr(symmetries, "predict_wall", predict_wall)
     nodes = "data.options.nodes=20", "data.options.anchors=12"
     found = errors(make(*nodes[: 2 * anchored]))
     assert found["float64"] < 1e-10
     assert 1e-10 < found["float32"] < 1e-3
     assert found["bfloat16 autocast"] < 0.3
+    assert bool(calls) == anchored
 
 
 def test_the_stress_of_a_transformer_does_not(no_files):

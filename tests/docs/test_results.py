@@ -98,6 +98,13 @@ def test_a_row_of_a_shipped_run_is_repeated_by_evaluating_it():
     )
 
 
+def test_a_row_of_a_run_that_nobody_else_has_cannot_be_repeated():
+    about = {"recipe": "runs/mine", "engine": "mujoco", "steps": 5, "demonstrations": 5}
+    assert kuka._command(about, "gatr") == "–"
+    own = {"recipe": "pretrained:kuka", "engine": "bullet"}
+    assert kuka._command(own, "gatr") == "`flashgatr eval pretrained:kuka --record`"
+
+
 def test_without_results_every_cell_says_so(tmp_path):
     tables = [nbody.readme, arteries.errors, arteries.ablations, charges.standard, kuka.rewards]
     for table in (*tables, nbody.figure, scaling.sizes, scaling.mesh, equivariance.errors):

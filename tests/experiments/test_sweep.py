@@ -145,3 +145,10 @@ def test_what_is_recorded_tells_runs_apart(tmp_path, monkeypatch):
         "train.lr": 1e-3, "data.options.huber": 0.1,
     }  # fmt: skip
     assert recorded == [common | {"data.options.scaling": x} for x in (0.1, 0.3)]
+
+
+def test_options_that_are_no_longer_set_are_changes_too(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("[run.model.options]\nnum_blocks = 4\nhidden_s_channels = 8\n")
+    (run,) = sweep.plan(recipe, tmp_path / "runs", ["model.options={num_blocks=3}"])
+    assert run.changes == {"model.options.num_blocks": 3, "model.options.hidden_s_channels": None}

@@ -1,12 +1,14 @@
 """`flashgatr train kuka`, `eval` and `sweep --record`, with an engine and without any."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flashgatr.experiments import results, runs, sweep, table
+from flashgatr.experiments import equivariance, results, runs, shipped, sweep, table
+from flashgatr.experiments.bench import trained_equivariance
 from flashgatr.experiments.equivariance import DTYPES
 from flashgatr.experiments.robotics import evaluation
 from flashgatr.experiments.robotics.options import Options
@@ -59,12 +61,23 @@ def test_evaluation_is_recorded_with_what_was_changed(trained, tmp_path, monkeyp
     text = file.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert {x["settings"]["set"] for x in lines} == {"test", "test_turned", "test_mirrored"}
-    about = {"demonstrations": 5, "steps": 4, "recipe": str(trained), "seed": 0}
+    about = {"demonstrations": 5, "steps": 4, "recipe": trained.name, "seed": 0}
     about |= {"train.precision": "tf32", "set": "test"}
     assert [x["settings"] for x in lines if x["settings"]["set"] == "test"] == [about]
     assert lines[0]["value"] == results_of(trained)["test"]["mse"]
     command("eval", trained, *("--set", "data.options.scenes=0"))
     assert file.read_text() == text
+
+
+def test_evaluation_on_other_data_is_recorded_as_such(trained, demonstrations, monkeypatch):
+    """A run below the working directory has the name of its path."""
+    monkeypatch.chdir(trained.parent)
+    other = Path(shutil.copytree(demonstrations, trained.parent / "other")).name
+    changes = f"data.folder={other}", "data.options.scenes=0"
+    command("eval", trained, *(x for c in changes for x in ("--set", c)), "--record")
+    line = json.loads(Path("benchmarks/results/kuka-accuracy.jsonl").read_text().splitlines()[0])
+    assert line["settings"]["data.folder"] == "other"
+    assert line["settings"]["recipe"] == trained.name
 
 
 def test_the_equivariance_of_a_trained_run_is_recorded(trained, tmp_path, monkeypatch):
@@ -79,10 +92,36 @@ def test_the_equivariance_of_a_trained_run_is_recorded(trained, tmp_path, monkey
     command("bench", "trained-equivariance")
     text = (results.FOLDER / "kuka-equivariance.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
-    told = {"demonstrations": 5, "steps": 4, "recipe": str(trained), "seed": 0}
-    assert [x["settings"] for x in lines] == 2 * [told | {"dtype": x} for x in DTYPES]
+    told = {"demonstrations": 5, "steps": 4, "recipe": trained.name, "seed": 0}
+    made = told | {"measured_on": "8 demonstrations of seed 1"}
+    expected = [about | {"dtype": x} for about in (told, made) for x in DTYPES]
+    assert [x["settings"] for x in lines] == expected
     for line in lines[::3]:
         assert line["value"] < 1e-10
+
+
+def test_all_runs_are_found_before_any_is_measured(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FLASHGATR_RUNS", f"{trained} pretrained:nobody")
+    with pytest.raises(ValueError, match="there is no pretrained:nobody; flashgatr comes with"):
+        trained_equivariance.run()
+    assert not results.FOLDER.exists()
+
+
+def test_vessels_are_those_of_the_environment(monkeypatch, tmp_path):
+    """Every run that comes with the package is measured by default."""
+    seen = {}
+    monkeypatch.setenv("FLASHGATR_ARTERIES", str(tmp_path))
+    monkeypatch.delenv("FLASHGATR_RUNS", raising=False)
+
+    def lines(config, about):
+        seen[about["recipe"]] = config.data.folder
+        return []
+
+    monkeypatch.setattr(equivariance, "lines", lines)
+    trained_equivariance.run()
+    assert set(seen) == {f"pretrained:{name}" for name in shipped.known(shipped.TRAINED)}
+    assert seen["pretrained:arteries"] == str(tmp_path)
 
 
 @pytest.mark.parametrize("model", ["transformer", "unet"])

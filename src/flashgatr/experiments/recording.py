@@ -6,6 +6,7 @@ settings by which it differs from other runs of the recipe.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from ..train import RunConfig, identity
@@ -16,9 +17,12 @@ _TOLD = ("seed", "model.name", "data.train_samples", "train.steps")
 
 
 def changed(before: RunConfig, after: RunConfig) -> dict[str, Any]:
-    """The settings that determine a run and that differ, by dotted key, as they are afterwards."""
+    """The settings that determine a run and that differ, by dotted key, as they are afterwards;
+    None for an option that is no longer set.
+    """
     given, now = _flat(before), _flat(after)
-    return {key: value for key, value in now.items() if key not in given or given[key] != value}
+    keys = [*now, *(key for key in given if key not in now)]
+    return {key: now.get(key) for key in keys if given.get(key, ...) != now.get(key, ...)}
 
 
 def _flat(config: RunConfig) -> dict[str, Any]:
@@ -27,6 +31,16 @@ def _flat(config: RunConfig) -> dict[str, Any]:
     for section in ("model.options", "data.options"):
         found |= {f"{section}.{key}": value for key, value in found.pop(section, {}).items()}
     return found
+
+
+def name_of(run: Path) -> str:
+    """The name of a run, recorded in place of a recipe's: `pretrained:NAME` as it is; of a folder
+    below the working directory its path, of any other folder its name.
+    """
+    if not run.is_dir():
+        return str(run)
+    folder, here = run.resolve(), Path.cwd().resolve()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else folder.name
 
 
 def facts(

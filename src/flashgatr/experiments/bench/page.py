@@ -1,6 +1,7 @@
 """The tables of docs/benchmarks.md, from recorded results: one per benchmark of speed and machine.
 
 A table shows the results of every model's last day on the machine; of repeated cases, the last one.
+If these days differ, a column has the date.
 """
 
 from __future__ import annotations
@@ -55,17 +56,20 @@ def tables(folder: Path) -> str:
 
 def _table(benchmark: str, lines: list[dict[str, Any]]) -> str:
     rows: dict[str, dict[str, str]] = {}
+    dates = sorted({line["date"] for line in lines})
     for line in lines:
         case = {"model": line["model"], **line["settings"]}
+        if len(dates) > 1:
+            case["date"] = line["date"]
         row = rows.setdefault(json.dumps(case), {k: _shown(v) for k, v in case.items()})
         row[f"{line['metric']} ({line['unit']})"] = _shown(line["value"])
     metrics = [f"{metric} ({unit})" for metric, unit in UNITS.items()]
     columns = list(dict.fromkeys(key for row in rows.values() for key in row))
     columns.sort(key=lambda key: metrics.index(key) if key in metrics else -1)
-    last = lines[-1]
+    last, ends = lines[-1], dict.fromkeys((dates[0], dates[-1]))
     return "\n".join(
         [
-            f"**{benchmark}**, {last['machine']}, torch {last['torch']}, {last['date']}:",
+            f"**{benchmark}**, {last['machine']}, torch {last['torch']}, {' to '.join(ends)}:",
             "",
             f"| {' | '.join(columns)} |",
             "|---" * len(columns) + "|",

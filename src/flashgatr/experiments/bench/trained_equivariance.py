@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ...train import RunConfig
 from ...train.settings import override
@@ -28,23 +29,27 @@ def run() -> None:
     names = os.environ.get("FLASHGATR_RUNS", "").split()
     if not names:
         names = [f"{shipped.TRAINED}:{name}" for name in shipped.known(shipped.TRAINED)]
+    folders = {name: runs.require_run(shipped.find(Path(name))) for name in names}
     with tempfile.TemporaryDirectory() as aside:
         rows = []
-        for name in names:
-            found = measured(name, Path(aside))
+        for name, folder in folders.items():
+            found = measured(name, folder, Path(aside))
             rows.append([name, *(f"{found[x]:.1e}" if x in found else "" for x in COLUMNS)])
     show_table("equivariance error", ["run", *COLUMNS], rows)
 
 
-def measured(name: str, aside: Path) -> dict[str, float]:
+def measured(name: str, folder: Path, aside: Path) -> dict[str, float]:
     """Record the errors of a run and return them by dtype. Data that have to be made go to the
-    folder `aside`.
+    folder `aside`, and what is recorded says so.
     """
-    folder = shipped.find(Path(name))
-    config = runs.load_config(runs.require_run(folder))
+    config = runs.load_config(folder)
     results = (runs.read_results(folder) or {}).get("results", {})
-    about = recording.facts(config, next(reversed(results.values()), {}), name, {})
-    lines = [record(*line) for line in equivariance.lines(with_data(config, aside), about)]
+    metrics: dict[str, Any] = next(reversed(results.values()), {})
+    about = recording.facts(config, metrics, recording.name_of(Path(name)), {})
+    config = with_data(config, aside)
+    if config.data.folder == str(aside):
+        about["measured_on"] = f"{DEMONSTRATIONS} demonstrations of seed {SEED}"
+    lines = [record(*line) for line in equivariance.lines(config, about)]
     return {line["settings"]["dtype"]: line["value"] for line in lines}
 
 

@@ -186,7 +186,10 @@ def evaluate(
         found = {"run": str(run), "changes": change or [], "results": results}
         write_atomically(out, json.dumps(found, indent=1) + "\n")
     if record:
-        recording.record_run(settings, results, str(given), recording.changed(own, settings))
+        differing = recording.changed(own, settings)
+        if settings.data.folder != own.data.folder:
+            differing["data.folder"] = settings.data.folder
+        recording.record_run(settings, results, recording.name_of(given), differing)
     if not is_own:
         console.say(
             f"{run / runs.RESULTS} stays as it is, since these are results with other settings"

@@ -96,13 +96,17 @@ def _recipe(model: str) -> str:
 
 def _command(about: dict[str, Any], model: str) -> str:
     """Keys of the recipe's grid select runs; others are set where the recipe has another value.
-    A run that comes with the package is evaluated again.
+    A run that comes with the package is evaluated again. Nobody else has other runs.
     """
     recipe = str(about["recipe"])
     wanted = {key: x for key, x in about.items() if "." in key} | _evaluation(about)
-    if recipe.startswith(f"{shipped.TRAINED}:"):
+    kind, _, name = recipe.rpartition(":")
+    if kind not in ("", shipped.TRAINED) or name not in shipped.known(kind or shipped.RECIPE):
+        return "–"
+    if kind:
         config = trained.load_config(shipped.find(Path(recipe)))
-        return f"`flashgatr eval {recipe} {_changes(wanted, [config])} --record`"
+        parts = f"flashgatr eval {recipe}", _changes(wanted, [config]), "--record"
+        return f"`{' '.join(filter(None, parts))}`"
     planned = sweep.plan(shipped.find(Path(f"recipe:{recipe}")), Path("runs"))
     grid = planned[0].values
     wanted |= {"model.name": model, "train.steps": about["steps"]}
