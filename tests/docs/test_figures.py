@@ -9,6 +9,7 @@ import torch
 
 from flashgatr.experiments import table
 from flashgatr.experiments.bench import scaling
+from flashgatr.experiments.charges.report import PUBLISHED
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
@@ -197,6 +198,17 @@ def test_the_readme_has_the_latest_figures():
     ours, theirs = scaling_row[1], scaling_row[2].removesuffix(" |")
     sentence = f"4 × 16,384 items take {ours}, where a Transformer of the same width takes {theirs}"
     assert sentence in " ".join(text.split())
+
+
+def test_the_readme_has_the_latest_results_of_experiments():
+    text = " ".join((ROOT / "README.md").read_text().split())
+    row = next(row.split(" | ") for row in of_our_results() if "reversed" in row)
+    lowest = min(x for found in PUBLISHED.values() for x in found.split(", "))
+    assert f"GATr has a test error of {row[3].split()[0]}; the lowest published" in text
+    assert f"published one that we know is {lowest}," in text
+    row = next(iter(of_the_rewards())).rstrip(" |").split(" | ")
+    original, strict = (cell.split()[0] for cell in row[-2:])
+    assert f"reward of {original} of 100 (strict: {strict}) in PyBullet" in text
 
 
 def test_the_sentence_about_the_cpu_is_true():
