@@ -51,22 +51,26 @@ def machine() -> str:
     return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
 
 
-def _commit() -> str:
-    """The commit of the source tree, marked if the tree has changes; "unknown" outside a checkout.
+def _commit(source: Path = Path(__file__).parent) -> str:
+    """The commit of a source tree, marked if files other than recorded results have changed;
+    "unknown" outside a checkout.
 
     The environment variable FLASHGATR_COMMIT overrides it, for copies of the tree without history.
     """
     given = os.environ.get("FLASHGATR_COMMIT")
     if given:
         return given
+    others = ":/", f":(top,exclude){FOLDER}"
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parent,
-        )
+        commit = _git(source, "rev-parse", "--short=12", "HEAD")
+        changes = _git(source, "status", "--porcelain", "--untracked-files=no", "--", *others)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return found.stdout.strip()
+    return f"{commit}-dirty" if changes else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=True, cwd=folder
+    )
+    return done.stdout.strip()
