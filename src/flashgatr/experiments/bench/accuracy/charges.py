@@ -10,18 +10,12 @@ from typing import Any
 
 from ...charges import EXPERIMENT
 from ...charges.report import PUBLISHED
+from ...nbody.report.titles import MODELS
 from . import recipes
 from .parameters import count
 from .recorded import Runs, Which, number, runs_of, table
 
 FILE = "charges-accuracy"
-NAMES = {
-    "gatr": "GATr",
-    "segnn": "SEGNN",
-    "se3_transformer": "SE(3)-Transformer",
-    "transformer": "Transformer",
-    "mlp": "MLP",
-}
 HORIZONS = (1000, 1500, 2000)
 DATA: dict[str, dict[str, Any]] = {
     "charges": dict(force="charges", clip="coordinate"),
@@ -73,12 +67,12 @@ class Group:
 def standard(folder: Path) -> str:
     rows = [[f"published: {name}", value, *["–"] * 8] for name, value in PUBLISHED.items()]
     about = dict(horizon=1000, **DATA["charges"])
-    for model, reverse in product(NAMES, (False, True)):
+    for model, reverse in product(recipes.models("charges_standard"), (False, True)):
         group = Group("charges_standard", model, {REVERSE: reverse})
         runs = group.runs(folder, {**about, REVERSE: reverse})
         rows.append(
             [
-                NAMES[model] + (", with reversed systems" if reverse else ""),
+                MODELS[model] + (", with reversed systems" if reverse else ""),
                 runs.mean("mse", ".4f", set="test"),
                 runs.mean("median", set="test"),
                 group.systems + (", each also reversed" if reverse else ""),
@@ -108,14 +102,14 @@ def horizons(folder: Path) -> str:
     for data, about in DATA.items():
         recipe = "charges_gravity" if data == "gravity" else "charges_horizons"
         given = {} if data == "gravity" else {"data.options.clip": about["clip"]}
-        for model, name in NAMES.items():
+        for model in recipes.models(recipe):
             group = Group(recipe, model, {REVERSE: True, **given})
             found = [group.runs(folder, dict(horizon=n, **about)) for n in HORIZONS]
             every = Runs([line for runs in found for line in runs.lines])
             rows.append(
                 [
                     data,
-                    f"{name}, with reversed systems",
+                    f"{MODELS[model]}, with reversed systems",
                     *(runs.mean("mse", ".4f", set="test") for runs in found),
                     number(group.steps),
                     group.rate,

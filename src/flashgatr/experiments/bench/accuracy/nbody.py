@@ -124,9 +124,8 @@ def readme(folder: Path) -> str:
 def best(folder: Path) -> str:
     """A row per model: of the losses of recipes/nbody_best.toml, the one with less error on val."""
     rows = []
-    for model, label in MODELS.items():
-        if model not in {run.values["model.name"] for run in recipes.planned("nbody_best")}:
-            continue
+    for model in recipes.models("nbody_best"):
+        label = MODELS[model]
         both = {
             loss: Row(label, model, ("nbody_best",), {"data.options.huber": huber})
             for loss, huber in LOSSES.items()

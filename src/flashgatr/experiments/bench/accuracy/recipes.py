@@ -40,6 +40,11 @@ def configs(recipe: str, chosen: Mapping[str, Any]) -> list[RunConfig]:
     return found
 
 
+def models(recipe: str) -> list[str]:
+    """The models of a recipe."""
+    return [*dict.fromkeys(run.config.model.name for run in planned(recipe))]
+
+
 def setting(config: RunConfig, key: str) -> Any:
     """The value of a dotted key; None for an option that is not given."""
     value: Any = asdict(config)
