@@ -19,10 +19,10 @@ from flashgatr.experiments.bench.accuracy import (
     nbody,
     page,
     rates,
-    recipes,
     scaling,
 )
 from flashgatr.experiments.bench.accuracy.gpu_time import gpu_time
+from flashgatr.experiments.bench.accuracy.recipes import Group, planned
 from flashgatr.experiments.bench.accuracy.recorded import MISSING, Which, read, runs_of
 from flashgatr.train import toml
 from flashgatr.train.settings import read_assignment
@@ -179,20 +179,21 @@ def test_rates_are_compared_without_the_test_data_three_for_each_model(recipe):
 
 
 def test_what_the_tables_say_of_recipes_is_what_their_runs_have():
-    chosen = {"model.name": "segnn", charges.REVERSE: False}
-    assert recipes.rate("charges_standard", chosen) == "0.002"
-    assert recipes.steps("charges_standard", chosen) == 6000
-    assert recipes.options("charges_standard", chosen) == {"moving_frame": True}
-    one = {"model.name": "gatr", "data.options.orientation": "random"}  # the default
-    assert recipes.options("arteries_sizes_ours", one) == {"length_scale": 0.1}
+    group = Group("charges_standard", "segnn", {charges.REVERSE: False})
+    assert (group.rate, group.steps, group.parameters) == ("0.002", 6000, "147,424")
+    assert group.options == {"moving_frame": True}
+    one = {arteries.ORIENTATION: "random"}  # the default of data.options
+    assert Group("arteries_ablations_ours", "gatr", one).options == {"length_scale": 0.1}
     with pytest.raises(ValueError, match="the recipe arteries_best has no run with"):
-        recipes.configs("arteries_best", {"model.name": "mlp"})
+        Group("arteries_best", "mlp").configs  # noqa: B018
+    with pytest.raises(ValueError, match="differ in model[.]options"):
+        Group("nbody_mlp_depths", "mlp").options  # noqa: B018
 
 
 def test_gpu_time_is_that_of_all_steps_measured_alone_as_the_run_takes_them(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGATR_COMMIT", "none")
     monkeypatch.setattr(results, "machine", lambda: "NVIDIA GPU")
-    config = recipes.configs("nbody_readme", {"model.name": "mlp"})[0]
+    config = Group("nbody_readme", "mlp").configs[0]
     assert gpu_time(tmp_path, config) == MISSING
     about = dict(batch=64, items=4, precision="float32", cuda_graph=True, compile=False)
     others = [{"precision": "tf32"}, {"cuda_graph": False}, {"compile": True}, {"batch": 100}]
@@ -201,14 +202,14 @@ def test_gpu_time_is_that_of_all_steps_measured_alone_as_the_run_takes_them(tmp_
         given = dict(folder=tmp_path, settings=about | other)
         results.record("nbody-step", "mlp", "time", time, "ms", **given)
     assert gpu_time(tmp_path, config) == "2 s, GPU"  # 5,000 steps
-    deep = recipes.configs("nbody_mlp_depths", {"model.options.layers": 5})[0]
+    deep = Group("nbody_mlp_depths", "mlp", {"model.options.layers": 5}).configs[0]
     assert gpu_time(tmp_path, deep) == MISSING  # another network
 
 
 def test_models_are_compared_at_the_same_gpu_time():
     """Where steps are measured."""
     times = {}
-    for run in recipes.planned("nbody_best"):
+    for run in planned("nbody_best"):
         found = gpu_time(FOLDER, run.config)
         if found != MISSING:
             times[run.config.model.name] = int(found.split()[0])

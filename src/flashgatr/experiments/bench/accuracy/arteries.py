@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-from ...arteries import EXPERIMENT
-from . import recipes
-from .parameters import count
+from .recipes import Group
 from .recorded import Runs, Which, number, read, runs_of, table
 
 FILE = "arteries-accuracy"
@@ -49,30 +46,14 @@ class Row:
     orientation: str
     about: str = ""
 
+    @property
+    def group(self) -> Group:
+        return Group(self.recipe, self.model, {ORIENTATION: self.orientation})
+
     def runs(self, folder: Path, meshes: int) -> Runs:
-        own = dict(recipe=self.recipe, orientation=self.orientation, steps=self.steps)
+        own = dict(recipe=self.recipe, orientation=self.orientation, steps=self.group.steps)
         own["train_meshes"] = meshes
         return runs_of(folder, Which(FILE, self.model, own))
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        return {"model.name": self.model, ORIENTATION: self.orientation}
-
-    @property
-    def steps(self) -> int:
-        return recipes.steps(self.recipe, self.chosen)
-
-    @property
-    def rate(self) -> str:
-        return recipes.rate(self.recipe, self.chosen)
-
-    @property
-    def parameters(self) -> str:
-        return number(count(EXPERIMENT, self.model, recipes.options(self.recipe, self.chosen)))
-
-    @property
-    def command(self) -> str:
-        return recipes.command(self.recipe, self.chosen)
 
 
 _OURS = "arteries_ours", "arteries_best", "arteries_baselines"
@@ -112,12 +93,12 @@ def errors(folder: Path) -> str:
                     runs.mean("epsilon_mean", ".2f", split="test"),
                     runs.mean("epsilon_mean", ".2f", split="val"),
                     number(meshes),
-                    number(row.steps),
-                    row.rate,
+                    number(row.group.steps),
+                    row.group.rate,
                     str(len(runs.seeds)),
                     runs.cost,
-                    row.parameters,
-                    row.command,
+                    row.group.parameters,
+                    row.group.command,
                 ]
             )
     head = ["model", "orientation", "paper, ε in %", "ε", "ε on val", "meshes", "steps", "lr"]
@@ -133,7 +114,7 @@ def sizes(folder: Path) -> str:
         cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found]
         seeds = " / ".join(str(len(runs.seeds)) for runs in found)
         largest = next((runs for runs in reversed(found) if runs.lines), Runs([]))
-        about = [row.rate, seeds, largest.cost, row.parameters, row.command]
+        about = [row.group.rate, seeds, largest.cost, row.group.parameters, row.group.command]
         rows.append([NAMES[model], orientation, *cells, *about])
     head = ["model", "orientation", *(f"{n:,} meshes" for n in SIZES), "lr", "seeds", "training"]
     return table([*head, "parameters", "repeat with"], rows)
@@ -155,7 +136,7 @@ def ablations(folder: Path) -> str:
         cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found.values()]
         seeds = " / ".join(str(len(runs.seeds)) for runs in found.values())
         known = next((r for r in reversed(found.values()) if r.lines), Runs([]))
-        about = [row.rate, seeds, known.cost, row.parameters, row.command]
+        about = [row.group.rate, seeds, known.cost, row.group.parameters, row.group.command]
         rows.append([f"`{model}`", published, *cells, *about])
     head = ["model", "paper, ε on val in %", "ε on val, 800 meshes", "1,600 meshes", "lr", "seeds"]
     return table([*head, "training", "parameters", "repeat with"], rows)

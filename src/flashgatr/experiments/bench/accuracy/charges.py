@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ...charges import EXPERIMENT
 from ...charges.report import PUBLISHED
 from ...nbody.report.titles import MODELS
-from . import recipes
-from .parameters import count
+from .recipes import Group, models
 from .recorded import Runs, Which, number, runs_of, table
 
 FILE = "charges-accuracy"
@@ -27,55 +24,19 @@ REVERSE = "data.options.reverse_time"
 INPUT_STEP = {"charges": 3100, "gravity": 0}
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs of a recipe that have these settings, by dotted key."""
-
-    recipe: str
-    model: str
-    settings: Mapping[str, Any]
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        return {"model.name": self.model, **self.settings}
-
-    def runs(self, folder: Path, about: Mapping[str, Any]) -> Runs:
-        own = dict(recipe=self.recipe, steps=self.steps, **about)
-        return runs_of(folder, Which(FILE, self.model, own))
-
-    @property
-    def steps(self) -> int:
-        return recipes.steps(self.recipe, self.chosen)
-
-    @property
-    def rate(self) -> str:
-        return recipes.rate(self.recipe, self.chosen)
-
-    @property
-    def systems(self) -> str:
-        return number(recipes.configs(self.recipe, self.chosen)[0].data.train_samples)
-
-    @property
-    def parameters(self) -> str:
-        return number(count(EXPERIMENT, self.model, recipes.options(self.recipe, self.chosen)))
-
-    @property
-    def command(self) -> str:
-        return recipes.command(self.recipe, self.chosen)
-
-
 def standard(folder: Path) -> str:
     rows = [[f"published: {name}", value, *["–"] * 8] for name, value in PUBLISHED.items()]
     about = dict(horizon=1000, **DATA["charges"])
-    for model, reverse in product(recipes.models("charges_standard"), (False, True)):
+    for model, reverse in product(models("charges_standard"), (False, True)):
         group = Group("charges_standard", model, {REVERSE: reverse})
-        runs = group.runs(folder, {**about, REVERSE: reverse})
+        runs = _runs(folder, group, {**about, REVERSE: reverse})
         rows.append(
             [
                 MODELS[model] + (", with reversed systems" if reverse else ""),
                 runs.mean("mse", ".4f", set="test"),
                 runs.mean("median", set="test"),
-                group.systems + (", each also reversed" if reverse else ""),
+                number(group.configs[0].data.train_samples)
+                + (", each also reversed" if reverse else ""),
                 number(group.steps),
                 group.rate,
                 str(len(runs.seeds)),
@@ -87,6 +48,11 @@ def standard(folder: Path) -> str:
     rows += [_linear(folder, model) for model in LINEAR]
     head = ["model", "mse", "median", "training systems", "steps", "lr", "seeds", "training"]
     return table([*head, "parameters", "repeat with"], rows)
+
+
+def _runs(folder: Path, group: Group, about: Mapping[str, Any]) -> Runs:
+    own = dict(recipe=group.recipe, steps=group.steps, **about)
+    return runs_of(folder, Which(FILE, group.model, own))
 
 
 def _linear(folder: Path, model: str) -> list[str]:
@@ -102,9 +68,9 @@ def horizons(folder: Path) -> str:
     for data, about in DATA.items():
         recipe = "charges_gravity" if data == "gravity" else "charges_horizons"
         given = {} if data == "gravity" else {"data.options.clip": about["clip"]}
-        for model in recipes.models(recipe):
+        for model in models(recipe):
             group = Group(recipe, model, {REVERSE: True, **given})
-            found = [group.runs(folder, dict(horizon=n, **about)) for n in HORIZONS]
+            found = [_runs(folder, group, dict(horizon=n, **about)) for n in HORIZONS]
             every = Runs([line for runs in found for line in runs.lines])
             rows.append(
                 [

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...nbody import EXPERIMENT
 from ...nbody.report.titles import MODELS, REFERENCE
-from . import recipes
 from .gpu_time import gpu_time
-from .parameters import count
+from .recipes import Group, models
 from .recorded import MISSING, Runs, Which, least, number, runs_of, table
 
 FILE = "nbody-accuracy"
@@ -43,27 +41,15 @@ class Row:
         return Runs(lines)
 
     @property
-    def chosen(self) -> dict[str, Any]:
-        return {"model.name": self.model, **self.settings}
+    def groups(self) -> list[Group]:
+        return [Group(recipe, self.model, self.settings) for recipe in self.recipes]
 
     @property
     def command(self) -> str:
-        return "; ".join(recipes.command(recipe, self.chosen) for recipe in self.recipes)
-
-    @property
-    def rate(self) -> str:
-        return recipes.rate(self.recipes[0], self.chosen)
-
-    @property
-    def steps(self) -> int:
-        return recipes.steps(self.recipes[0], self.chosen)
-
-    @property
-    def parameters(self) -> str:
-        return number(count(EXPERIMENT, self.model, recipes.options(self.recipes[0], self.chosen)))
+        return "; ".join(group.command for group in self.groups)
 
     def gpu_time(self, folder: Path) -> str:
-        return gpu_time(folder, recipes.configs(self.recipes[0], self.chosen)[0])
+        return gpu_time(folder, self.groups[0].configs[0])
 
 
 ROBUST = {"data.options.scaling": 0.3, "data.options.huber": 0.01}
@@ -109,11 +95,11 @@ def readme(folder: Path) -> str:
                 runs.mean("mse", ".5f", set="eval"),
                 runs.mean("median", set="eval"),
                 runs.mean("trimmed", set="eval"),
-                row.rate,
+                row.groups[0].rate,
                 str(len(runs.seeds)),
                 runs.cost,
                 row.gpu_time(folder),
-                row.parameters,
+                row.groups[0].parameters,
                 row.command,
             ]
         )
@@ -124,7 +110,7 @@ def readme(folder: Path) -> str:
 def best(folder: Path) -> str:
     """A row per model: of the losses of recipes/nbody_best.toml, the one with less error on val."""
     rows = []
-    for model in recipes.models("nbody_best"):
+    for model in models("nbody_best"):
         label = MODELS[model]
         both = {
             loss: Row(label, model, ("nbody_best",), {"data.options.huber": huber})
@@ -141,12 +127,12 @@ def best(folder: Path) -> str:
                 runs.mean("mse", ".5f", set="eval") if loss else MISSING,
                 runs.mean("median", set="eval") if loss else MISSING,
                 runs.mean("trimmed", set="eval") if loss else MISSING,
-                row.rate,
-                number(row.steps),
+                row.groups[0].rate,
+                number(row.groups[0].steps),
                 row.gpu_time(folder),
                 runs.cost,
                 str(len(runs.seeds)),
-                recipes.command("nbody_best", {"model.name": model}),
+                Group("nbody_best", model).command,
             ]
         )
     head = ["model", "loss, chosen on val", *(f"{loss}, mse on val" for loss in LOSSES), "mse"]
@@ -211,7 +197,7 @@ def _costs(folder: Path) -> str:
         every = [row.runs(folder, n) for n in SAMPLES]
         seeds = " / ".join(str(len(runs.seeds)) for runs in every)
         longest = every[-1] if every[-1].lines else max(every, key=lambda runs: len(runs.lines))
-        cells = [longest.cost, row.gpu_time(folder), row.rate, row.parameters, row.command]
-        rows.append([row.label, seeds, *cells])
+        about = [row.groups[0].rate, row.groups[0].parameters, row.command]
+        rows.append([row.label, seeds, longest.cost, row.gpu_time(folder), *about])
     head = ["model", "seeds at 100 / 1,000 / 10,000 / 100,000", "training of a run", "GPU time"]
     return table([*head, "lr", "parameters", "repeat with"], rows)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ... import recording, shipped
 from ... import table as experiments
 from ...sweep import Planned
-from .recipes import assigned, command, planned
+from .recipes import Group, assigned, planned
 from .recorded import MISSING, Runs, Which, least, runs_of, table
 
 RATE = "train.lr"
@@ -71,7 +71,7 @@ def _row(folder: Path, recipe: str, runs: list[Planned]) -> list[str]:
         ", ".join(f"`{assigned(key, value)}`" for key, value in others.items()) or "–",
         "; ".join(shown),
         MISSING if best is None else f"{best:g}",
-        command(recipe, {"model.name": config.model.name} | others),
+        Group(recipe, config.model.name, others).command,
     ]
 
 

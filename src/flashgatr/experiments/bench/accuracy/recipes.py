@@ -1,16 +1,16 @@
 """What the recipes say about the runs of a table, so that no table repeats it.
 
-chosen = {"model.name": "gatr", "data.options.reverse_time": True}
-configs("charges_standard", chosen)      the settings of these runs
-rate("charges_standard", chosen)         "0.003"
-command("charges_standard", chosen)      "`flashgatr sweep recipe:charges_standard --only ...`"
+group = Group("charges_standard", "gatr", {"data.options.reverse_time": True})
+group.configs      the settings of these runs
+group.rate         "0.003"
+group.command      "`flashgatr sweep recipe:charges_standard --only model.name=gatr --only ...`"
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 from ....train import RunConfig, toml
 from ... import shipped, sweep, table
 from ...sweep import Planned
+from .parameters import count
+from .recorded import number
 
 
 @cache
@@ -26,18 +28,63 @@ def planned(recipe: str) -> tuple[Planned, ...]:
     return tuple(sweep.plan(shipped.find(Path(f"{shipped.RECIPE}:{recipe}")), Path("runs")))
 
 
-def configs(recipe: str, chosen: Mapping[str, Any]) -> list[RunConfig]:
-    """The settings of the recipe's runs that have these values, by dotted key; an error if there
-    are none.
-    """
-    found = [
-        run.config
-        for run in planned(recipe)
-        if all(_with_default(run.config, key) == value for key, value in chosen.items())
-    ]
-    if not found:
-        raise ValueError(f"the recipe {recipe} has no run with {dict(chosen)}")
-    return found
+@dataclass(frozen=True)
+class Group:
+    """The runs of a recipe with this model that have these settings, by dotted key."""
+
+    recipe: str
+    model: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        return {"model.name": self.model, **self.settings}
+
+    @property
+    def configs(self) -> list[RunConfig]:
+        """The settings of the runs; an error if there are none."""
+        found = [
+            run.config
+            for run in planned(self.recipe)
+            if all(_with_default(run.config, key) == x for key, x in self.chosen.items())
+        ]
+        if not found:
+            raise ValueError(f"the recipe {self.recipe} has no run with {self.chosen}")
+        return found
+
+    @property
+    def rate(self) -> str:
+        """The learning rate, or several."""
+        return ", ".join(f"{x:g}" for x in self._values("train.lr"))
+
+    @property
+    def steps(self) -> int:
+        """The number of training steps, which is the same for all."""
+        (found,) = self._values("train.steps")
+        return int(found)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The model.options, which all runs share."""
+        first, *others = (config.model.options for config in self.configs)
+        if any(other != first for other in others):
+            raise ValueError(f"runs of {self.recipe} with {self.chosen} differ in model.options")
+        return dict(first)
+
+    @property
+    def parameters(self) -> str:
+        """The number of trained parameters."""
+        return number(count(table.find(self.configs[0].experiment), self.model, self.options))
+
+    @property
+    def command(self) -> str:
+        """The command that trains the runs; it mentions keys of the recipe's grid only."""
+        grid = planned(self.recipe)[0].values
+        only = [f" --only {assigned(key, x)}" for key, x in self.chosen.items() if key in grid]
+        return f"`flashgatr sweep recipe:{self.recipe}{''.join(only)}`"
+
+    def _values(self, key: str) -> list[Any]:
+        return [*dict.fromkeys(setting(config, key) for config in self.configs)]
 
 
 def models(recipe: str) -> list[str]:
@@ -59,36 +106,6 @@ def _with_default(config: RunConfig, key: str) -> Any:
         task = table.find(config.experiment).get("task")
         return task.option_defaults.get(option)
     return value
-
-
-def options(recipe: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """The model.options of these runs, which all have the same."""
-    first, *others = (config.model.options for config in configs(recipe, chosen))
-    if any(other != first for other in others):
-        raise ValueError(f"runs of {recipe} with {dict(chosen)} differ in model.options")
-    return dict(first)
-
-
-def rate(recipe: str, chosen: Mapping[str, Any]) -> str:
-    """The learning rate of these runs, or their rates."""
-    return ", ".join(f"{x:g}" for x in _values(recipe, chosen, "train.lr"))
-
-
-def steps(recipe: str, chosen: Mapping[str, Any]) -> int:
-    """The number of training steps, which is the same for these runs."""
-    (found,) = _values(recipe, chosen, "train.steps")
-    return int(found)
-
-
-def _values(recipe: str, chosen: Mapping[str, Any], key: str) -> list[Any]:
-    return [*dict.fromkeys(setting(config, key) for config in configs(recipe, chosen))]
-
-
-def command(recipe: str, chosen: Mapping[str, Any]) -> str:
-    """The command that trains these runs. Only keys of the recipe's grid are mentioned."""
-    grid = planned(recipe)[0].values
-    only = [f" --only {assigned(key, x)}" for key, x in chosen.items() if key in grid]
-    return f"`flashgatr sweep recipe:{recipe}{''.join(only)}`"
 
 
 def assigned(key: str, value: Any) -> str:
