@@ -104,6 +104,25 @@ def test_ablations_are_compared_on_the_validation_meshes(tmp_path, undrawn):
         assert f"<td>9.50</td><td>{number}</td>" in ablations
 
 
+def test_runs_without_a_test_stand_apart_with_their_errors_on_val(tmp_path, undrawn):
+    """They compare settings; the figure has the test meshes if any run has."""
+    options = "data.options.test=false"
+    fake(tmp_path / "a", "gatr", 800, 0, 7.5, options)
+    summary = runs.read_results(tmp_path / "a")
+    summary["results"] = {"val": summary["results"]["test"]}
+    (tmp_path / "a/results.json").write_text(json.dumps(summary))
+    found, page = write(tmp_path, tmp_path / "out")
+    assert found["groups"][0]["results"]["val"]["epsilon_mean"]["mean"] == 7.5
+    assert not found["unreadable"]
+    assert "Validation meshes" in page
+    assert "Test meshes" not in page
+    assert "ε on the validation meshes" in page
+    fake(tmp_path / "b")
+    found, page = write(tmp_path, tmp_path / "out")
+    assert page.index("Validation meshes") < page.index("Test meshes")
+    assert "ε on the test meshes" in page
+
+
 def test_orientations_and_settings_are_not_mixed(tmp_path, undrawn):
     fake(tmp_path / "runs/a")
     fake(tmp_path / "runs/b", "gatr", 800, 0, 7.0, "data.options.orientation=canonical")
@@ -335,7 +354,7 @@ def test_every_recipe_makes_runs(recipe, tmp_path, monkeypatch):
     assert planned
     for run in planned:
         assert run.config.experiment == "arteries"
-        is_ours = recipe.stem != "arteries_baselines"  # the others follow the paper
+        is_ours = "baselines" not in recipe.stem  # the others follow the paper
         assert run.config.train.precision == ("bfloat16" if is_ours else "float32")
         assert run.config.train.batch_size == (8 if is_ours else 12)
         task.Options.read(run.config.data.options)

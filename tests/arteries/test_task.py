@@ -17,6 +17,7 @@ from flashgatr.experiments.arteries import LABEL_SCALE, task
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
 from flashgatr.experiments.arteries.metrics import mesh_errors, summarise
+from flashgatr.experiments.arteries.symmetry import symmetry
 from flashgatr.experiments.config import ConfigError, override, save
 
 from .small_task import CPU, SMALL, config, make
@@ -233,6 +234,26 @@ def test_what_the_end_needs_is_missed_at_the_beginning(monkeypatch):
     monkeypatch.setattr(task, "choose", choose)
     with pytest.raises(ArteryError, match="no test meshes"):
         make()
+
+
+def test_settings_are_compared_without_reading_the_test_meshes(monkeypatch):
+    """With data.options.test = false, the end of a run evaluates `val`, as validation does."""
+
+    def no_test(folder, split, **options):
+        assert split != "test"
+        return walls(folder, split, **options)
+
+    def choose(folder, split, **options):
+        return chosen(folder, split)[0], no_test(folder, split)
+
+    monkeypatch.setattr(task, "load", no_test)
+    monkeypatch.setattr(task, "choose", choose)
+    made = make("data.options.test=false")
+    found = made.evaluate(made.model.eval())
+    assert set(found) == {"val"}
+    assert found["val"]["epsilon_mean"] == made.validate(made.model)["score"]
+    assert list(found["val"]["per_mesh"]) == [mesh.name for mesh in walls("", "val")]
+    assert symmetry(made, made.model.double(), torch.float64) < 1e-9
 
 
 def test_test_meshes_alone_can_be_evaluated(monkeypatch):

@@ -23,6 +23,8 @@ SMALL = {
     "segnn": dict(hidden_channels=8, num_layers=1),
     "se3_transformer": dict(hidden_channels=4, num_layers=1, max_degree=1),
     "transformer": dict(hidden_channels=16, num_blocks=1, num_heads=2),
+    "gca_gnn": dict(hidden_channels=4, message_channels=4, mlp_channels=4),
+    "gca_mlp": dict(hidden=8),
     "mlp": dict(hidden=16),
 }
 

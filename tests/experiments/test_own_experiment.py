@@ -220,7 +220,6 @@ def test_a_sweep_trains_reports_as_finished_and_records(jobs, monkeypatch):
     Path("recipe.toml").write_text(RECIPE)
     kept = []
     monkeypatch.setattr(results, "record", lambda *given: kept.append(given))
-    monkeypatch.setattr("flashgatr.experiments.sweep.record", lambda *given: kept.append(given))
     arguments = ("sweep", "recipe.toml", "--folder", "runs/all")
     run(*arguments, "--experiment", "mine.py", "--jobs", jobs, "--record")
     forget()

@@ -7,7 +7,7 @@ import torch
 from flashgatr.experiments.bench.data.nbody_labels import softened
 from flashgatr.experiments.config import ConfigError, RunConfig, override
 from flashgatr.experiments.nbody import EXPERIMENT
-from flashgatr.experiments.nbody.data import generate
+from flashgatr.experiments.nbody.data import DataError, generate
 from flashgatr.experiments.nbody.simulate import INTEGRATORS, Gravity, State, evolve, simulate
 from flashgatr.experiments.nbody.task import REGULARISER, NBodyTask, pseudo_huber, rescaled
 
@@ -21,7 +21,9 @@ def _config(folder, *changes):
 @pytest.mark.parametrize(
     ("option", "complaint"),
     [
-        ("bodies=5", "scaling and huber, got bodies"),
+        ("bodies=5", "scaling, huber, val and test, got bodies"),
+        ("test=1", "data.options.test must be true or false, got 1"),
+        ("val=no", "data.options.val must be true or false, got 'no'"),
         ("scaling=-0.1", "from 0"),
         ("scaling=true", "from 0"),
         ("scaling=nan", "finite number"),
@@ -73,6 +75,29 @@ def test_the_errors_of_an_equivariant_model_do_not_depend_on_where_the_systems_a
     found = task.evaluate(task.model)
     assert set(found) == {"eval", "more_bodies", "translated", "eval_moved"}
     assert found["eval_moved"]["mse"] == pytest.approx(found["eval"]["mse"], rel=1e-2)
+
+
+def test_settings_are_compared_without_reading_the_evaluation_sets(tmp_path):
+    """With data.options.test = false, the end of a run evaluates `val`, as validation does."""
+    generate(tmp_path, train=8, others=16, sets=["train", "val"], workers=1)
+    task = NBodyTask(_config(tmp_path, "data.options.test=false"), torch.device("cpu"))
+    found = task.evaluate(task.model)
+    assert set(found) == {"val"}
+    assert found["val"]["mse"] == task.validate(task.model)["score"]
+    with pytest.raises(DataError, match="eval"):
+        NBodyTask(_config(tmp_path), torch.device("cpu"))
+
+
+def test_val_is_evaluated_beside_the_evaluation_sets_if_it_chooses_among_runs(tmp_path):
+    generate(tmp_path, train=8, others=16, workers=1)
+    plain, both = (
+        NBodyTask(_config(tmp_path, *changes), torch.device("cpu"))
+        for changes in ([], ["data.options.val=true"])
+    )
+    both.model.load_state_dict(plain.model.state_dict())
+    found = both.evaluate(both.model)
+    assert found["val"]["mse"] == plain.validate(plain.model)["score"]
+    assert {name: x for name, x in found.items() if name != "val"} == plain.evaluate(plain.model)
 
 
 def test_a_model_for_four_bodies_is_not_evaluated_on_six(tmp_path):

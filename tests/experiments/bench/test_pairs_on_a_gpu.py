@@ -20,7 +20,7 @@ def device(monkeypatch):
 
 @pytest.mark.parametrize("model", scaling.ON_PAIRS)
 def test_a_step_on_pairs_is_captured(model, device):
-    make = scaling._make(model, None, False, device)
+    make = scaling.make_of(model, None, False, device)
     found = fixed_size(make, (4, 16), graph=True)
     assert found.metrics["time"] > 0
     assert found.metrics["memory"] > 0
@@ -28,7 +28,7 @@ def test_a_step_on_pairs_is_captured(model, device):
 
 @pytest.mark.parametrize("model", scaling.ON_PAIRS)
 def test_running_out_of_memory_ends_a_search_and_leaves_the_device_usable(model, device):
-    make = scaling._make(model, None, True, device)
+    make = scaling.make_of(model, None, True, device)
     timing.release()
     torch.cuda.set_per_process_memory_fraction(0.01)  # of an H200: 1.4 GiB
     try:

@@ -116,21 +116,21 @@ def test_memory_of_a_mesh_is_extrapolated_by_the_number_of_pairs(tmp_path):
 
 def test_the_networks_of_the_scaling_benchmark_are_those_it_names():
     for width in (1, 2):
-        net = scaling._make("gatr", width, True, CPU)().net
+        net = scaling.make_of("gatr", width, True, CPU)().net
         assert net.config == preset("scaling", attention_width=width, checkpoint=True)
-    work = scaling._make("transformer", None, True, CPU)()
+    work = scaling.make_of("transformer", None, True, CPU)()
     (features,), target = work.draw((2, 3))
     assert (features.shape, target.shape) == ((2, 3, 64), (2, 3, 16))
     assert work.net.checkpoint
-    assert not scaling._make("transformer", None, False, CPU)().net.checkpoint
+    assert not scaling.make_of("transformer", None, False, CPU)().net.checkpoint
 
 
 def test_the_networks_on_pairs_have_the_same_width_and_depth_and_take_a_step():
     for checkpointing in (False, True):
-        segnn = scaling._make("segnn", None, checkpointing, CPU)()
+        segnn = scaling.make_of("segnn", None, checkpointing, CPU)()
         assert "10 layers of 36 channels in degrees 0 to 1" in repr(segnn.net)
         assert all(layer.checkpoint == checkpointing for layer in segnn.net.layers)
-        other = scaling._make("se3_transformer", None, checkpointing, CPU)()
+        other = scaling.make_of("se3_transformer", None, checkpointing, CPU)()
         assert "10 layers of degrees 0 to 1" in repr(other.net)
         assert other.net.basis.fiber.components * 36 == scaling.CHANNELS
         assert all(block.checkpoint == checkpointing for block in other.net.blocks)

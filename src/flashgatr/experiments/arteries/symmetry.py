@@ -17,14 +17,14 @@ from .inference import predicted
 from .task import ArteryTask
 
 MESHES, NODES = 2, 1000
-"""The first test meshes, and how many nodes of each. Networks on surfaces take all nodes."""
+"""The first of the last meshes, and how many nodes of each. Networks on surfaces take all nodes."""
 
 
 def symmetry(task: ArteryTask, model: nn.Module, dtype: torch.dtype) -> float:
     """The largest error of the predicted stress, over the meshes. A run with anchors predicts with
     anchors. Networks on surfaces keep the scales and neighbours of the mesh that is not moved.
     """
-    meshes = task.test_meshes(MESHES)
+    meshes = task.last_meshes(MESHES)
     return max(_error(task, model, _thinned(mesh), dtype) for mesh in meshes)
 
 

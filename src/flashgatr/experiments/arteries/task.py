@@ -49,6 +49,8 @@ class Options:
     anchor_method: how anchors are chosen, see `choose_anchors`
     anchor_weights: an anchor counts as the nodes that it stands for
     val_limit, test_limit: use the first meshes only (0: all)
+    test: evaluate on the test meshes at the end; otherwise on the validation meshes, to compare
+        settings
     """
 
     orientation: Literal["random", "canonical"] = "random"
@@ -61,6 +63,7 @@ class Options:
     anchor_weights: bool = True
     val_limit: int = 0
     test_limit: int = 0
+    test: bool = True
 
     @classmethod
     def read(cls, values: dict[str, Any]) -> Options:
@@ -84,7 +87,9 @@ class Options:
 
 
 class ArteryTask:
-    """Train on `train`, choose weights by `val`, report on `test`: plain, moved and mirrored."""
+    """Train on `train`, choose weights by `val`, report on `test`: plain, moved and mirrored (or
+    on `val`, see `Options.test`).
+    """
 
     option_defaults: ClassVar[dict[str, Any]] = asdict(Options())
 
@@ -105,7 +110,8 @@ class ArteryTask:
             "val": self.options.val_limit,
             "test": self.options.test_limit,
         }
-        self._choose("test")  # missing test data are an error now, not after the last step
+        self.last = "test" if self.options.test else "val"
+        self._choose(self.last)  # missing data are an error now, not after the last step
 
     def _require_whole_meshes(self, config: RunConfig) -> None:
         """Refuse settings that a network on surfaces has no use for."""
@@ -168,8 +174,10 @@ class ArteryTask:
     def _val(self) -> list[Mesh]:
         return self._oriented(self._read("val"))
 
-    def test_meshes(self, most: int | None = None) -> list[Mesh]:
-        """The test meshes in their orientation, or the first ones."""
+    def last_meshes(self, most: int | None = None) -> list[Mesh]:
+        """The meshes that the end of a run evaluates in their orientation, or the first ones."""
+        if not self.options.test:
+            return self._val[:most]
         limit = None if most is None else min(most, self._count("test"))
         return self._oriented(self._read("test", limit))
 
@@ -280,7 +288,8 @@ class ArteryTask:
         return {"score": found["epsilon_mean"], "median": found["epsilon_median"]}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Metrics on the test meshes (with ε of each) and on the validation meshes, if any.
+        """Metrics on the test meshes (with ε of each) and on the validation meshes, if any; with
+        data.options.test = false on the validation meshes alone (with ε of each).
 
         If training ran in bfloat16, `test_float32` has the metrics without its rounding.
         A run with anchors predicts with anchors; `test_full` has its metrics with attention among
@@ -289,21 +298,23 @@ class ArteryTask:
         changes the predictions (moved back, relative to those on `test`, computed in float32, or in
         TF32 if training used it).
         """
-        test = self.test_meshes()
+        test = self.last_meshes()
         errors = _errors(self.predictions(model, test), test)
         about: dict[str, Any] = {"orientation": self.options.orientation}
         if self._count("train"):  # a folder may hold test meshes only
             about["train_meshes"] = self._count("train")
-        contents, _ = self._choose("test")
+        contents, _ = self._choose(self.last)
         if any(header.get("synthetic") for header in contents.headers.values()):
             about["synthetic"] = True
-        results: dict[str, dict[str, Any]] = {"test": summarise(errors) | about}
+        results: dict[str, dict[str, Any]] = {self.last: summarise(errors) | about}
+        results[self.last]["per_mesh"] = {
+            mesh.name: round(e.epsilon, 4) for mesh, e in zip(test, errors, strict=True)
+        }
+        if not self.options.test:
+            return results
         if self._count("val"):
             validated = _errors(self.predictions(model, self._val), self._val)
             results["val"] = summarise(validated) | about
-        results["test"]["per_mesh"] = {
-            mesh.name: round(e.epsilon, 4) for mesh, e in zip(test, errors, strict=True)
-        }
         still = list(self.predictions(model, test, "float32"))
         if self.precision == "bfloat16":
             results["test_float32"] = summarise(_errors(iter(still), test)) | about

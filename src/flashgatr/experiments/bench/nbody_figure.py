@@ -17,9 +17,10 @@ from ..report.numbers import estimate
 FIGURE = Path("docs/images/nbody.png")
 LABELS = {
     ("nbody_figure", "gatr"): "GATr",
+    ("nbody_figure_seeds", "gatr"): "GATr",
     ("nbody_figure_ours", "gatr"): "GATr, our recipe",
     ("nbody_figure_baselines", "segnn"): "SEGNN",
-    ("nbody_figure_segnn", "segnn"): "SEGNN",
+    ("nbody_figure_seeds", "segnn"): "SEGNN",
     ("nbody_figure_baselines", "se3_transformer"): "SE(3)-Transformer",
     ("nbody_figure", "transformer"): "Transformer",
     ("nbody_figure_baselines", "gca_gnn"): "GCA-GNN",

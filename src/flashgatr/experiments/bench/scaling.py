@@ -116,7 +116,7 @@ def _measure(
 ) -> None:
     """All sizes of a network, and the largest one of a network on pairs."""
     model, width = which
-    make = _make(model, width, checkpointing, device)
+    make = make_of(model, width, checkpointing, device)
     of_case = {**width_setting(width), "checkpointing": checkpointing}
     fits = 0
     for n in sizes:
@@ -140,7 +140,8 @@ def _measure(
         report.add(model, {**of_case, "limit": "time"}, Found({"largest": fits}))
 
 
-def _make(model: str, width: int | None, checkpointing: bool, device: torch.device) -> Make:
+def make_of(model: str, width: int | None, checkpointing: bool, device: torch.device) -> Make:
+    """A function that makes the network and its inputs."""
     if model == "gatr":
         changes = dict(attention_width=width, checkpoint=checkpointing)
         return partial(workload.gatr, "scaling", device, **changes)

@@ -24,6 +24,7 @@ from ..baselines.se3_transformer import SE3Transformer
 from ..baselines.segnn import SEGNN
 from ..baselines.tensor_field import Fiber
 from ..baselines.transformer import Transformer
+from ..nbody import models as nbody
 from ..nbody.models import PlainNBody
 from .simulate import BODIES
 
@@ -95,7 +96,7 @@ class SE3Mover(Mover):
 
 
 class PlainMover(Mover):
-    """A network on the seven numbers of each body, as in the n-body experiment."""
+    """A network of the n-body experiment without equivariance, whose output is the displacement."""
 
     def displacement(self, charge: Tensor, position: Tensor, velocity: Tensor) -> Tensor:
         return self.net(charge, position, velocity)[0]  # type: ignore[no-any-return]
@@ -148,11 +149,31 @@ def mlp(
     return PlainMover(net, canonical_charges=canonical_charges, moving_frame=moving_frame)
 
 
+def gca_gnn(
+    canonical_charges: bool = False, moving_frame: bool = False, **options: Any
+) -> nn.Module:
+    """As in the n-body experiment, with charges for masses; the points returned are shifts."""
+    net = nbody.gca_gnn(**options)
+    return PlainMover(net, canonical_charges=canonical_charges, moving_frame=moving_frame)
+
+
+def gca_mlp(
+    bodies: int = BODIES,
+    canonical_charges: bool = False,
+    moving_frame: bool = False,
+    **options: Any,
+) -> nn.Module:
+    net = nbody.gca_mlp(bodies, **options)
+    return PlainMover(net, canonical_charges=canonical_charges, moving_frame=moving_frame)
+
+
 MODELS = {
     "gatr": gatr,
     "gatr_e3": gatr_e3,
     "segnn": segnn,
     "se3_transformer": se3_transformer,
     "transformer": transformer,
+    "gca_gnn": gca_gnn,
+    "gca_mlp": gca_mlp,
     "mlp": mlp,
 }

@@ -15,15 +15,18 @@ from .data import load, require
 from .metrics import summarise, system_errors
 from .systems import Data, SystemsTask
 
-SETS = ("eval", "more_bodies", "translated")
+SETS: tuple[str, ...] = ("eval", "more_bodies", "translated")
+VAL: tuple[str, ...] = ("val",)
 SHIFT = (200.0, 0.0, 0.0)
 """Translation of the set `eval_moved`, which has the systems of `eval`."""
 REGULARISER = 0.01
-OPTIONS = {
+NUMBERS = {
     "scaling": (10.0, "0 (none) to 10", "0.2 makes systems up to 1.2 times as large or as small"),
     "huber": (math.inf, "0 (squared error) up", "0.01 weighs systems with larger errors less"),
 }
-"""data.options: the largest value, what is allowed, an example."""
+"""data.options that are numbers: the largest value, what is allowed, an example."""
+DEFAULTS: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | {"val": False, "test": True}
+"""All data.options."""
 
 
 class NBodyBatch(NamedTuple):
@@ -36,18 +39,24 @@ class NBodyBatch(NamedTuple):
 
 
 class NBodyTask(SystemsTask):
-    """Train on `train`, select by `val`, report on the three evaluation sets."""
+    """Train on `train`, select by `val`, report on the three evaluation sets (or on `val`, see
+    `_options`).
+    """
 
-    option_defaults = dict.fromkeys(OPTIONS, 0.0)
+    option_defaults = DEFAULTS
     batch_type = NBodyBatch
 
     def __init__(self, config: RunConfig, device: torch.device) -> None:
         super().__init__(device, config.data.train_samples or None)
-        self.scaling, self.huber = _options(config.data.options)
+        options = _options(config.data.options)
+        self.scaling, self.huber = (float(options[name]) for name in NUMBERS)
+        self.sets = SETS if options["test"] else VAL
+        if options["val"] and options["test"]:
+            self.sets += VAL
         self.folder = Path(config.data.folder)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
-        for name in SETS:
+        for name in self.sets:
             require(self.folder, name)  # fail now rather than after the last step
 
     def load(self, name: str, limit: int | None) -> Data:
@@ -74,7 +83,7 @@ class NBodyTask(SystemsTask):
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         results = {}
-        for name in SETS:
+        for name in self.sets:
             data = self.load(name, None)
             bodies = data["mass"].shape[1]
             if models.fits(self.model, bodies):
@@ -82,8 +91,9 @@ class NBodyTask(SystemsTask):
             for k in models.fewer_neighbours(self.model, bodies):
                 with models.neighbours(self.model, k):
                     results[f"{name}_k{k}"] = summarise(self.errors(model, data))
-        moved = _moved(self.load("eval", None))
-        results["eval_moved"] = summarise(self.errors(model, moved))
+        if "eval" in self.sets:
+            moved = _moved(self.load("eval", None))
+            results["eval_moved"] = summarise(self.errors(model, moved))
         return results
 
 
@@ -109,31 +119,40 @@ def pseudo_huber(errors: Tensor, knee: float) -> Tensor:
     return 2 * errors / (1 + torch.sqrt(1 + errors / knee**2))
 
 
-def _options(options: dict[str, Any]) -> tuple[float, float]:
-    """The two data.options.
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    """The data.options, with defaults for those that are not given.
 
     scaling: training systems are scaled by a random factor between 1 / (1 + scaling) and
         1 + scaling, drawn again in every step.
     huber: root mean squared error of a system above which its loss grows linearly.
+    test: evaluate on the evaluation sets at the end; otherwise on the validation systems, to
+        compare settings.
+    val: evaluate on the validation systems as well, to choose among runs that are also tested.
     """
-    unknown = set(options) - set(OPTIONS)
+    unknown = set(options) - set(DEFAULTS)
     if unknown:
+        *others, last = DEFAULTS
         raise ConfigError(
-            f"n-body's data.options are {' and '.join(OPTIONS)}, got "
+            f"n-body's data.options are {', '.join(others)} and {last}, got "
             f"{', '.join(sorted(unknown))}; settings of the systems are chosen when the data are "
             "made (flashgatr data nbody)"
         )
-    scaling, huber = (_option(name, options.get(name, 0.0)) for name in OPTIONS)
-    return scaling, huber
+    found = DEFAULTS | options
+    for name, value in found.items():
+        _check(name, value)
+    return found
 
 
-def _option(name: str, value: Any) -> float:
-    largest, allowed, example = OPTIONS[name]
+def _check(name: str, value: Any) -> None:
+    if name not in NUMBERS:
+        if not isinstance(value, bool):
+            raise ConfigError(f"data.options.{name} must be true or false, got {value!r}")
+        return
+    largest, allowed, example = NUMBERS[name]
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= largest:
         raise ConfigError(
             f"data.options.{name} must be a number from {allowed}, got {value!r}; {example}"
         )
-    return float(value)
 
 
 def straight_line(data: dict[str, Tensor], time: float) -> Tensor:

@@ -75,8 +75,7 @@ def read_run(folder: Path, experiment: Experiment, report: Report) -> Run:
         raise LoadError(_other_experiment(config.experiment))
     summary = runs.read_results(folder)
     results = (summary or {}).get("results")
-    is_complete = isinstance(results, dict) and results and report.required_sets <= results.keys()
-    if summary is None or results is None or not is_complete:
+    if summary is None or results is None or not _has_sets(results, report):
         raise LoadError(f"{runs.RESULTS} holds no results; run flashgatr eval {folder}")
     wanted = (*experiment.metrics, experiment.count, *report.further)
     numbers: dict[str, dict[str, float]] = {}
@@ -89,6 +88,15 @@ def read_run(folder: Path, experiment: Experiment, report: Report) -> Run:
             if key in metrics
         }
     return Run(folder, config, summary, numbers)
+
+
+def _has_sets(results: object, report: Report) -> bool:
+    """Whether the results have the evaluation sets that the report needs."""
+    if not isinstance(results, dict) or not results:
+        return False
+    return report.required_sets <= results.keys() and (
+        not report.one_of or bool(report.one_of & results.keys())
+    )
 
 
 def _other_experiment(name: str) -> str:

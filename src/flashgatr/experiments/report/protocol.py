@@ -84,12 +84,13 @@ class Contents:
 class Report:
     """How an experiment reports on its runs: the value of `Experiment.report`.
 
-    Runs whose results lack one of the `required_sets`, or a set that lacks one of the `required`
-    numbers, are listed as unreadable.
+    Runs whose results lack one of the `required_sets` or, if `one_of` names some, all of these, are
+    listed as unreadable, and so are runs with a set that lacks one of the `required` numbers.
     """
 
     compose: Callable[[Collected], Contents]
     required_sets: frozenset[str] = frozenset()
+    one_of: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     further: tuple[str, ...] = ()
     """Numbers to read from the results of a set besides the metrics and the count."""

@@ -14,7 +14,13 @@ from ...report.labels import labelled
 from ...report.numbers import all_numbers, groups_of
 from ...report.protocol import Collected, Contents, Report, Run, Section
 from . import errors, tables, wall_maps, walls
-from .facts import configured_orientation, error_per_mesh, is_synthetic, tested_orientation
+from .facts import (
+    configured_orientation,
+    error_per_mesh,
+    is_synthetic,
+    last_set,
+    tested_orientation,
+)
 from .titles import CAPTIONS, INTRODUCTION, MODELS, PAPER_CAPTION, REFERENCE, SETS, SYNTHETIC, TITLE
 
 
@@ -31,7 +37,7 @@ def compose(collected: Collected) -> Contents:
     for run, shown in zip(runs, report["runs"], strict=True):
         shown["per_mesh"] = error_per_mesh(run)
     pictures = _draw(collected, report)
-    title, introduction, captions = _texts([group["synthetic"] for group in groups])
+    title, introduction, captions = _texts(groups)
 
     def figure(name: str) -> str:
         return markup.figure(name, pictures, captions[name])
@@ -53,7 +59,7 @@ def compose(collected: Collected) -> Contents:
 
 REPORT = Report(
     compose,
-    required_sets=frozenset({"test"}),
+    one_of=frozenset({"test", "val"}),
     required=frozenset(
         {"epsilon_mean", "epsilon_median", "epsilon_q75", "nmae", "cosine", "meshes"}
     ),
@@ -77,7 +83,7 @@ def label(runs: Sequence[Run]) -> list[Run]:
 
 def _trained_meshes(run: Run) -> int | None:
     """The number of training meshes that the results name."""
-    found = run.results["test"].get("train_meshes", math.nan)
+    found = run.results[last_set(run)].get("train_meshes", math.nan)
     return int(found) if math.isfinite(found) else None
 
 
@@ -121,14 +127,19 @@ def _commands(runs: Sequence[Run]) -> str:
     return "\n".join([comment, *commands.train_each(runs), commands.report_again("arteries")])
 
 
-def _texts(synthetic: Sequence[bool]) -> tuple[str, str, dict[str, str]]:
-    """Title, introduction and captions, which say which vessels are synthetic."""
+def _texts(groups: Sequence[dict[str, Any]]) -> tuple[str, str, dict[str, str]]:
+    """Title, introduction and captions, which say which vessels are synthetic, and on which meshes
+    the figure's errors are.
+    """
     title, introduction, captions = TITLE, INTRODUCTION, dict(CAPTIONS)
+    synthetic, shown = [group["synthetic"] for group in groups], errors.shown_set(groups)
+    meshes = {"test": "test", "val": "validation"}[shown]
+    captions["figure.png"] = captions["figure.png"].format(meshes=meshes)
     if all(synthetic):
         title += " on synthetic vessels"
         introduction += SYNTHETIC.format(some="The")
     else:
-        captions["figure.png"] += f" {PAPER_CAPTION}"
+        captions["figure.png"] += f" {PAPER_CAPTION}" * (shown == "test")
         if any(synthetic):
             title += ", on synthetic vessels too"
             introduction += SYNTHETIC.format(some="Some")

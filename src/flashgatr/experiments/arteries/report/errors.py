@@ -16,16 +16,17 @@ from .facts import error_per_mesh, mean_error
 def against_meshes(
     groups: Sequence[dict[str, Any]], labels: Sequence[str], reference: dict[str, Any] | None
 ) -> bytes:
-    """ε against the number of training meshes, beside the paper's, if it is given."""
+    """ε against the number of training meshes, beside the paper's on test, if it is given."""
     with plots.style():
         figure, (ax,) = plots.panels(1, (6.4, 4.2))
         looks = plots.looks(labels)
-        ax.set(xscale="log", yscale="log", xlabel="training meshes", ylabel="mean ε on test, %")
-        lines = plots.means(groups, "test", "epsilon_mean")
+        name = shown_set(groups)
+        ax.set(xscale="log", yscale="log", xlabel="training meshes", ylabel=f"mean ε on {name}, %")
+        lines = plots.means(groups, name, "epsilon_mean")
         for label, line in lines.items():
             plots.draw_means(ax, sorted(line), looks[label])
         shown = {x for line in lines.values() for x, _, _ in line}
-        if reference:
+        if reference and name == "test":
             _paper(ax, reference)
             shown.add(reference["meshes"])
         plots.sample_ticks(ax, sorted(map(int, shown)))
@@ -33,6 +34,11 @@ def against_meshes(
         ax.grid(visible=True, axis="y")
         plots.legend(figure, [dict(label=label, **looks[label]) for label in labels])
         return plots.png(figure)
+
+
+def shown_set(groups: Sequence[dict[str, Any]]) -> str:
+    """`test`, or `val` if no run has a test."""
+    return "test" if any("test" in group["results"] for group in groups) else "val"
 
 
 def _paper(ax: Any, reference: dict[str, Any]) -> None:

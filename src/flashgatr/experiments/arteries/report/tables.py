@@ -23,19 +23,32 @@ COLUMNS = (
 
 
 def results(report: dict[str, Any], metrics: Mapping[str, Metric]) -> str:
-    """Our models, then the paper's and the README's; those on synthetic vessels apart."""
+    """Our models, then the paper's and the README's; those on synthetic vessels apart, and those
+    without a test.
+    """
     head = ["model", "orientations", "training meshes", "steps", "seeds"]
     head += [metrics[key].title for key in COLUMNS]
-    rows, synthetic = (
-        [
-            [*_group(group), *(_cell(group, "test", key, metrics[key].format) for key in COLUMNS)]
-            for group in report["groups"]
-            if group["synthetic"] == kind
+    groups = report["groups"]
+    tested = [group for group in groups if "test" in group["results"]]
+
+    def rows_of(name: str, some: list[dict[str, Any]]) -> list[list[Any]]:
+        return [
+            [*_group(group), *(_cell(group, name, key, metrics[key].format) for key in COLUMNS)]
+            for group in some
         ]
+
+    rows, synthetic = (
+        rows_of("test", [group for group in tested if group["synthetic"] == kind])
         for kind in (False, True)
     )
+    untested = rows_of("val", [group for group in groups if group not in tested])
     units = "ε, its median and 75 % quantile over meshes, and NMAE in %; errors in dyn/cm²."
     text = ""
+    if untested:
+        text += f"<h3>Validation meshes</h3><p>Runs that compare settings. {units}</p>"
+        text += markup.table(head, untested)
+    if not tested:
+        return text
     if synthetic:
         text += f"<h3>Synthetic test meshes</h3><p>{units}</p>" + markup.table(head, synthetic)
     if rows:

@@ -34,7 +34,7 @@ VARIANTS = {
 }
 """How the test meshes of a set differ from `test`."""
 CAPTIONS = {
-    "figure.png": "Mean over seeds of the mean approximation error ε on the test meshes, "
+    "figure.png": "Mean over seeds of the mean approximation error ε on the {meshes} meshes, "
     "and its standard error.",
     "curves.png": "Mean ε on the validation meshes during training, in %, one line per run.",
     "histograms.png": "How many test meshes have which ε. Dashed: the mean.",

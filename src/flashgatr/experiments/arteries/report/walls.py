@@ -1,4 +1,6 @@
-"""The walls that are drawn: test meshes on which GATr is good or bad, with predictions."""
+"""The walls that are drawn: test meshes (or validation meshes of runs without a test) on which
+GATr is good or bad, with predictions.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from ..data import sets
 from ..data.orientation import orientations, turned
 from ..inference import predict_meshes
 from ..task import Options
-from .facts import error_per_mesh, is_synthetic, mean_error, tested_orientation
+from .facts import error_per_mesh, is_synthetic, last_set, mean_error, tested_orientation
 from .wall_maps import Wall
 
 SHOWN_WALLS = {"best": 0.0, "median": 0.5, "90 % quantile": 0.9, "worst": 1.0}
@@ -23,7 +25,7 @@ SHOWN_WALLS = {"best": 0.0, "median": 0.5, "90 % quantile": 0.9, "worst": 1.0}
 
 
 def choose(runs: Sequence[Run]) -> list[Wall]:
-    """Test meshes at quantiles of the best GATr's error, with predictions.
+    """Meshes at quantiles of the best GATr's error, with predictions.
 
     These are its own and the best Transformer's.
     """
@@ -33,7 +35,7 @@ def choose(runs: Sequence[Run]) -> list[Wall]:
     if best is None:
         raise LoadError("there is no GATr run with its trained model")
     others = [run for run in able if run.config.model.name == "transformer"]
-    others = [run for run in others if is_synthetic(run) == is_synthetic(best)][:1]
+    others = [run for run in others if _meshes(run) == _meshes(best)][:1]
     errors = {k: x for k, x in error_per_mesh(best).items() if math.isfinite(x)}
     if not errors:
         raise LoadError(f"{best.folder} does not say its error on every mesh")
@@ -53,12 +55,16 @@ def choose(runs: Sequence[Run]) -> list[Wall]:
     return [walls[name] for name in titles if name in walls]
 
 
+def _meshes(run: Run) -> tuple[str, bool]:
+    return last_set(run), is_synthetic(run)
+
+
 def _predicted(run: Run, titles: dict[str, str]) -> dict[str, Wall]:
-    """Test meshes in canonical orientation, with a run's predictions turned back to it."""
+    """Meshes in canonical orientation, with a run's predictions turned back to it."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = load_model(run.config).float().eval().to(device)
     options = Options.read(run.config.data.options)
-    every = sets.load(run.config.data.folder, "test", division=options.division)
+    every = sets.load(run.config.data.folder, last_set(run), division=options.division)
     meshes = [mesh for mesh in every if mesh.name in titles]
     turns = orientations(meshes, tested_orientation(run))
     oriented = [turned(mesh, turn) for mesh, turn in zip(meshes, turns, strict=True)]

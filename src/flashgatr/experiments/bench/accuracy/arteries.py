@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
-from typing import Any
 
-from ...arteries import EXPERIMENT
-from .parameters import count
+from .recipes import Group
 from .recorded import Runs, Which, number, read, runs_of, table
 
 FILE = "arteries-accuracy"
@@ -36,7 +34,7 @@ ABLATIONS = {
 }
 """Paper, table 3: mean ε on val in %, 1,600 meshes, 100,000 steps."""
 SIZES = (100, 200, 400, 800, WHOLE)
-WIDE = dict(hidden_mv_channels=16, hidden_s_channels=64)
+ORIENTATION = "data.options.orientation"
 
 
 @dataclass(frozen=True)
@@ -46,37 +44,30 @@ class Row:
     model: str
     recipe: str
     orientation: str
-    steps: int
     about: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def group(self) -> Group:
+        return Group(self.recipe, self.model, {ORIENTATION: self.orientation})
 
     def runs(self, folder: Path, meshes: int) -> Runs:
-        own = dict(recipe=self.recipe, orientation=self.orientation, steps=self.steps)
+        own = dict(recipe=self.recipe, orientation=self.orientation, steps=self.group.steps)
         own["train_meshes"] = meshes
         return runs_of(folder, Which(FILE, self.model, own))
 
-    @property
-    def command(self) -> str:
-        orientation = (
-            f" --only data.options.orientation={self.orientation}"
-            if self.recipe != "arteries_best"
-            else ""
-        )
-        return f"`flashgatr sweep recipe:{self.recipe} --only model.name={self.model}{orientation}`"
-
 
 _OURS = "arteries_ours", "arteries_best", "arteries_baselines"
-TABLE_2 = (
-    Row("gatr", _OURS[0], "random", 20_000, "our recipe"),
-    Row("gatr", _OURS[1], "random", 24_000, "twice the width", WIDE),
-    Row("transformer", _OURS[0], "random", 20_000, "our recipe"),
-    Row("transformer", _OURS[1], "random", 60_000, "with augmentation"),
-    Row("pointnet2", _OURS[2], "random", 20_000),
-    Row("gem_cnn", _OURS[2], "random", 20_000),
-    Row("gatr", _OURS[0], "canonical", 20_000, "our recipe"),
-    Row("transformer", _OURS[0], "canonical", 20_000, "our recipe"),
-    Row("pointnet2", _OURS[2], "canonical", 20_000),
-    Row("gem_cnn", _OURS[2], "canonical", 20_000),
+TABLE_2 = tuple(
+    Row(model, recipe, orientation, about)
+    for orientation in ("random", "canonical")
+    for model, recipe, about in (
+        ("gatr", _OURS[0], "our recipe"),
+        ("gatr", _OURS[1], "twice the width"),
+        ("transformer", _OURS[0], "our recipe"),
+        ("transformer", _OURS[1], "augmented" if orientation == "random" else "more steps"),
+        ("pointnet2", _OURS[2], ""),
+        ("gem_cnn", _OURS[2], ""),
+    )
 )
 
 
@@ -102,44 +93,50 @@ def errors(folder: Path) -> str:
                     runs.mean("epsilon_mean", ".2f", split="test"),
                     runs.mean("epsilon_mean", ".2f", split="val"),
                     number(meshes),
-                    number(row.steps),
+                    number(row.group.steps),
+                    row.group.rate,
                     str(len(runs.seeds)),
                     runs.cost,
-                    number(count(EXPERIMENT, row.model, row.options)),
-                    row.command,
+                    row.group.parameters,
+                    row.group.command,
                 ]
             )
-    head = ["model", "orientation", "paper, ε in %", "ε", "ε on val", "meshes", "steps", "seeds"]
-    return table([*head, "training", "parameters", "repeat with"], rows)
+    head = ["model", "orientation", "paper, ε in %", "ε", "ε on val", "meshes", "steps", "lr"]
+    return table([*head, "seeds", "training", "parameters", "repeat with"], rows)
 
 
 def sizes(folder: Path) -> str:
+    """Errors on val, as in the paper's figure; the training time is that with most meshes."""
     rows = []
-    for model in ("gatr", "transformer"):
-        for orientation in ("random", "canonical"):
-            cells = []
-            for meshes in SIZES:
-                runs = Row(model, "arteries_sizes_ours", orientation, 6000).runs(folder, meshes)
-                if not runs.lines:  # the ablations have the same runs with all meshes
-                    row = Row(model, "arteries_ablations_ours", orientation, 6000)
-                    runs = row.runs(folder, meshes)
-                cells.append(runs.mean("epsilon_mean", ".2f", split="test"))
-            rows.append([NAMES[model], orientation, *cells])
-    command = "`flashgatr sweep recipe:arteries_sizes_ours`"
-    head = ["model", "orientation", *(f"{n:,} meshes" for n in SIZES), "repeat with"]
-    return table(head, [[*row, command] for row in rows])
+    for model, orientation in product(("gatr", "transformer"), ("random", "canonical")):
+        row = Row(model, "arteries_sizes_ours", orientation)
+        found = [_runs_with(folder, row, meshes) for meshes in SIZES]
+        cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found]
+        seeds = " / ".join(str(len(runs.seeds)) for runs in found)
+        largest = next((runs for runs in reversed(found) if runs.lines), Runs([]))
+        about = [row.group.rate, seeds, largest.cost, row.group.parameters, row.group.command]
+        rows.append([NAMES[model], orientation, *cells, *about])
+    head = ["model", "orientation", *(f"{n:,} meshes" for n in SIZES), "lr", "seeds", "training"]
+    return table([*head, "parameters", "repeat with"], rows)
+
+
+def _runs_with(folder: Path, row: Row, meshes: int) -> Runs:
+    """The ablations have the same runs with random orientations and all meshes."""
+    runs = row.runs(folder, meshes)
+    if runs.lines or row.orientation != "random":
+        return runs
+    return replace(row, recipe="arteries_ablations_ours").runs(folder, meshes)
 
 
 def ablations(folder: Path) -> str:
-    recipe = "arteries_ablations_ours"
     rows = []
     for model, published in ABLATIONS.items():
-        row = Row(model, recipe, "random", 6000)
+        row = Row(model, "arteries_ablations_ours", "random")
         found = {n: row.runs(folder, n) for n in (800, WHOLE)}
         cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found.values()]
+        seeds = " / ".join(str(len(runs.seeds)) for runs in found.values())
         known = next((r for r in reversed(found.values()) if r.lines), Runs([]))
-        own = number(count(EXPERIMENT, model))
-        command = f"`flashgatr sweep recipe:{recipe} --only model.name={model}`"
-        rows.append([f"`{model}`", published, *cells, known.cost, own, command])
-    head = ["model", "paper, ε on val in %", "ε on val, 800 meshes", "1,600 meshes", "training"]
-    return table([*head, "parameters", "repeat with"], rows)
+        about = [row.group.rate, seeds, known.cost, row.group.parameters, row.group.command]
+        rows.append([f"`{model}`", published, *cells, *about])
+    head = ["model", "paper, ε on val in %", "ε on val, 800 meshes", "1,600 meshes", "lr", "seeds"]
+    return table([*head, "training", "parameters", "repeat with"], rows)

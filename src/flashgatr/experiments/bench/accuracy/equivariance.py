@@ -19,11 +19,11 @@ def errors(folder: Path) -> str:
         groups: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
         for line in read(folder, f"{experiment}-{METRIC}"):
             group = groups.setdefault((line["model"], line["settings"]["recipe"]), {})
-            group[str(sorted(line["settings"].items(), key=str))] = line
+            group[_settings(line["settings"])] = line
         rows += [[experiment, *key, *_cells([*group.values()])] for key, group in groups.items()]
     if not rows:
         return f"No run is recorded: all models are {MISSING}."
-    head = ["experiment", "model", "recipe", *DTYPES, "seeds", "measured on"]
+    head = ["experiment", "model", "recipe", *DTYPES, "runs", "measured on"]
     return table(head, rows)
 
 
@@ -32,5 +32,11 @@ def _cells(lines: list[dict[str, Any]]) -> list[str]:
     for dtype in DTYPES:
         found = [line["value"] for line in lines if line["settings"]["dtype"] == dtype]
         cells.append(f"{max(found):.1e}" if found else MISSING)
-    seeds = {line["settings"].get("seed", 0) for line in lines}
-    return [*cells, str(len(seeds)), " and ".join(machines(lines))]
+    runs = {
+        _settings({k: x for k, x in line["settings"].items() if k != "dtype"}) for line in lines
+    }
+    return [*cells, str(len(runs)), " and ".join(machines(lines))]
+
+
+def _settings(told: dict[str, Any]) -> str:
+    return str(sorted(told.items(), key=str))

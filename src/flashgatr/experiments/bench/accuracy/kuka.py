@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,9 @@ from ....train import RunConfig, toml
 from ... import runs as trained
 from ... import shipped, sweep
 from ...robotics import EXPERIMENT
+from . import recipes
 from .parameters import count
+from .recipes import assigned, setting
 from .recorded import MISSING, Runs, number, read, table
 
 FILE = "kuka-reward"
@@ -107,7 +107,7 @@ def _command(about: dict[str, Any], model: str) -> str:
         config = trained.load_config(shipped.find(Path(recipe)))
         parts = f"flashgatr eval {recipe}", _changes(wanted, [config]), "--record"
         return f"`{' '.join(filter(None, parts))}`"
-    planned = sweep.plan(shipped.find(Path(f"recipe:{recipe}")), Path("runs"))
+    planned = [*recipes.planned(recipe)]
     grid = planned[0].values
     wanted |= {"model.name": model, "train.steps": about["steps"]}
     if "data.train_samples" in grid:
@@ -117,7 +117,7 @@ def _command(about: dict[str, Any], model: str) -> str:
         return "the recipe has no such run any more"
     runs = sweep.select(planned, [f"{key}={toml.literal(x)}" for key, x in chosen.items()])
     others = {key: x for key, x in wanted.items() if key not in chosen}
-    only = [f"--only {_assigned(key, x)}" for key, x in chosen.items()]
+    only = [f"--only {assigned(key, x)}" for key, x in chosen.items()]
     options = [*only, *filter(None, [_changes(others, [run.config for run in runs])])]
     return f"`flashgatr sweep recipe:{recipe} {' '.join(options)}`"
 
@@ -134,19 +134,8 @@ def _evaluation(about: dict[str, Any]) -> dict[str, Any]:
 def _changes(wanted: dict[str, Any], configs: list[RunConfig]) -> str:
     """--set for every setting that some of the runs do not have."""
     differing = [key for key in sorted(wanted) if any(_differs(x, key, wanted) for x in configs)]
-    return " ".join(f"--set {_assigned(key, wanted[key])}" for key in differing)
+    return " ".join(f"--set {assigned(key, wanted[key])}" for key in differing)
 
 
 def _differs(config: RunConfig, key: str, wanted: dict[str, Any]) -> bool:
-    return bool(_setting(config, key) != wanted[key])
-
-
-def _assigned(key: str, value: Any) -> str:
-    return shlex.quote(f"{key}={value if isinstance(value, str) else toml.literal(value)}")
-
-
-def _setting(config: RunConfig, key: str) -> Any:
-    value: Any = asdict(config)
-    for part in key.split("."):
-        value = value.get(part)
-    return value
+    return bool(setting(config, key) != wanted[key])

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from ...experiment import Experiment
 from ...table import find
@@ -21,4 +22,9 @@ def count(experiment: Experiment, model: str, options: Mapping[str, Any] | None 
 def _count(experiment: str, model: str, options: str) -> int:
     with torch.device("meta"):
         net = find(experiment).build(model, json.loads(options))
+    return trained(net)
+
+
+def trained(net: nn.Module) -> int:
+    """The number of parameters of a network that are trained."""
     return sum(p.numel() for p in net.parameters() if p.requires_grad)

@@ -8,14 +8,16 @@ runs.mean("mse", set="eval")      "5.27e-04 ± 1.0e-05", or "not measured"
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...report.numbers import estimate
 
 MISSING = "not measured"
+Key = TypeVar("Key", bound=Hashable)
 HARMLESS = {
     "train.cuda_graph",
     "train.validate_every",
@@ -62,6 +64,14 @@ class Runs:
         values = list(self.values(metric, **place).values())
         return shown(values, form) if values else MISSING
 
+    def average(self, metric: str, **place: Any) -> float | None:
+        """The mean over seeds, infinite if a run diverged; None if there are no runs."""
+        values = list(self.values(metric, **place).values())
+        if not values:
+            return None
+        mean = sum(values) / len(values)
+        return mean if math.isfinite(mean) else math.inf
+
     @property
     def seeds(self) -> list[int]:
         return sorted({line["settings"].get("seed", 0) for line in self.lines})
@@ -93,6 +103,13 @@ def read(folder: Path, file: str) -> list[dict[str, Any]]:
 
 def runs_of(folder: Path, which: Which) -> Runs:
     return Runs([line for line in read(folder, which.file) if which.has(line)])
+
+
+def least(found: Mapping[Key, Runs], metric: str, **place: Any) -> Key | None:
+    """The choice with the smallest mean; None unless all choices are measured."""
+    means = {key: runs.average(metric, **place) for key, runs in found.items()}
+    known = {key: mean for key, mean in means.items() if mean is not None}
+    return min(known, key=known.__getitem__) if len(known) == len(means) else None
 
 
 def machines(lines: list[dict[str, Any]]) -> list[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..page import of_last_machine
-from ..scaling import LABELS, ON_PAIRS
+from ..scaling import LABELS, ON_PAIRS, make_of
 from .mesh_memory import VERTICES, extrapolate
-from .recorded import MISSING, table
+from .parameters import trained
+from .recorded import MISSING, number, table
 
 SIZES = (64, 256, 512, 1024, 16384)
 
@@ -28,9 +32,17 @@ def sizes(folder: Path) -> str:
             ]
             name = f"{label}, checkpointing" if checkpointing else label
             cells = [_cell(own, n) for n in SIZES]
-            rows.append([name, *cells, _largest(own, model), f"`{_command(model)}`"])
+            about = [number(_parameters(model, width)), f"`{_command(model)}`"]
+            rows.append([name, *cells, _largest(own, model), *about])
     head = ["model", *(f"{n:,} items" for n in SIZES), "largest number of items"]
-    return table([*head, "repeat with"], rows)
+    return table([*head, "parameters", "repeat with"], rows)
+
+
+@cache
+def _parameters(model: str, width: int | None) -> int:
+    nowhere = torch.device("meta")
+    with nowhere:
+        return trained(make_of(model, width, False, nowhere)().net)
 
 
 def _command(model: str) -> str:

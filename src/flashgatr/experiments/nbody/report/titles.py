@@ -33,6 +33,7 @@ SETS = {
         "The systems of the first table, translated by (200, 0, 0): the errors of an equivariant "
         "model do not change.",
     ),
+    "val": ("Validation systems", "They choose the weights of a run, and settings."),
 }
 """Evaluation sets: title and explanation."""
 METRICS = {"mse": "mean", "median": "median", "q90": "90 % quantile", "trimmed": "best 99 %"}
