@@ -36,10 +36,22 @@ def recipes() -> list[str]:
 
 
 def chosen(folder: Path) -> str:
-    """A row per model and other settings of a recipe."""
-    rows = [_row(folder, recipe, runs) for recipe in recipes() for runs in _groups(recipe).values()]
+    """A row per model and other settings of a recipe, and the recipes of which nothing is
+    recorded.
+    """
+    rows, missing = [], []
+    for recipe in recipes():
+        groups = _groups(recipe).values()
+        found = [{run.config.train.lr: _recorded(folder, recipe, run) for run in x} for x in groups]
+        if not any(runs.lines for group in found for runs in group.values()):
+            missing.append(f"`{recipe}`")
+            continue
+        rows += [_row(recipe, *each) for each in zip(groups, found, strict=True)]
     head = ["experiment", "model", "other settings", "learning rates and errors on val", "chosen"]
-    return table([*head, "repeat with"], rows)
+    parts = [table([*head, "repeat with"], rows)] if rows else []
+    if missing:
+        parts.append(f"Recipes that compare rates and are {MISSING}: {', '.join(missing)}.")
+    return "\n\n".join(parts)
 
 
 def _groups(recipe: str) -> dict[str, list[Planned]]:
@@ -55,9 +67,9 @@ def _others(run: Planned) -> dict[str, Any]:
     return {key: value for key, value in run.values.items() if key not in own}
 
 
-def _row(folder: Path, recipe: str, runs: list[Planned]) -> list[str]:
+def _row(recipe: str, runs: list[Planned], found: dict[float, Runs]) -> list[str]:
+    """found: the recorded runs by rate."""
     config, others = runs[0].config, _others(runs[0])
-    found = {run.config.train.lr: _recorded(folder, recipe, run) for run in runs}
     score = SCORES[config.experiment]
     place = experiments.find(config.experiment).place
     best = least(found, score.metric, **{place: "val"})
