@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...kernels.cuda.side_stream import beside
-from ...train.trainer import set_precision
+from ...train.precision import precision as precision
 from .. import results
 
 Step = Callable[[], object]
@@ -205,17 +205,6 @@ def _drop_workspaces() -> None:
     drop = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)  # has no public name
     if drop is not None:
         drop()
-
-
-@contextlib.contextmanager
-def precision(name: str) -> Iterator[None]:
-    """A context with the precision of float32 matrix products that the engine sets for `name`."""
-    before = torch.get_float32_matmul_precision()
-    set_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 @contextlib.contextmanager

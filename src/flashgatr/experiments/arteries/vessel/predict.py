@@ -20,8 +20,8 @@ from torch import nn
 
 from ....io import files
 from ....train import distributed
+from ....train.precision import set_precision
 from ....train.settings import RunConfig, override
-from ....train.trainer import set_precision
 from ... import runs
 from ..anchoring import AnchorChoice, Progress, anchored
 from ..data.mesh import Array, ArteryError, Mesh, kept_faces
