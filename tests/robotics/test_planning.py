@@ -1,5 +1,7 @@
 """The planning loop: with the expert it stacks blocks, at rest it does not; plans by diffusion."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,34 @@ def test_batches_do_not_change_plans():
     whole = DiffusionPlanner(denoiser, plan)(SCENES, [1, 2, 3])
     parts = DiffusionPlanner(denoiser, plan, batch=2)(SCENES, [1, 2, 3])
     np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("steps", [planning.WORTH_COMPILING - 1, planning.WORTH_COMPILING])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_plans_of_many_steps_compile_on_a_gpu_if_training_did(steps, device, compiled):
+    planner = DiffusionPlanner(None, ddim(SCHEDULE, steps), compiled=compiled)
+    expected = compiled and device == "cuda" and steps == planning.WORTH_COMPILING
+    assert planner.compiles_on(torch.device(device)) == expected
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_every_batch_of_plans_is_sampled_with_the_blocks_compiled_or_none_is(wanted, monkeypatch):
+    denoiser, events = Memory(torch.zeros(1, HORIZON, GEOMETRIC)), []
+
+    @contextmanager
+    def recorder(model):
+        assert model is denoiser
+        events.append("compiled")
+        yield
+        events.append("as before")
+
+    denoiser.register_forward_hook(lambda *given: events.append("step"))
+    monkeypatch.setattr(planning, "compiled_blocks", recorder)
+    monkeypatch.setattr(DiffusionPlanner, "compiles_on", lambda planner, device: wanted)
+    DiffusionPlanner(denoiser, ddim(SCHEDULE, 2), batch=2)(SCENES, [1, 2, 3])
+    steps = ["step", "step"]
+    assert events == 2 * (["compiled", *steps, "as before"] if wanted else steps)
 
 
 def test_a_summary_has_means_and_errors():

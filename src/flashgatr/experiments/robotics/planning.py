@@ -107,9 +107,12 @@ class DiffusionPlanner:
         wanted = self.precision == "bfloat16" and device.type == "cuda"
         return torch.autocast(device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
 
+    def compiles_on(self, device: torch.device) -> bool:
+        """Whether plans are sampled with compiled blocks on this device."""
+        return self.compiled and device.type == "cuda" and len(self.plan) >= WORTH_COMPILING
+
     def _compiled(self, device: torch.device) -> AbstractContextManager[object]:
-        wanted = self.compiled and device.type == "cuda" and len(self.plan) >= WORTH_COMPILING
-        return compiled_blocks(self.denoiser) if wanted else nullcontext()
+        return compiled_blocks(self.denoiser) if self.compiles_on(device) else nullcontext()
 
 
 class Episodes(NamedTuple):
