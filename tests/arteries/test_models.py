@@ -90,7 +90,9 @@ def test_a_mirror_changes_the_predictions_unless_both_signs_are_averaged():
     assert change(model, 1) < 1e-3
 
 
-@pytest.mark.parametrize("name", sorted(models.MODELS.keys() - models.ON_SURFACES.keys()))
+@pytest.mark.parametrize(
+    "name", sorted(models.MODELS.keys() - models.ON_SURFACES.keys() - {"segnn"})
+)
 def test_every_model_treats_packed_meshes_one_by_one_and_learns(name):
     torch.manual_seed(0)
     model = EXPERIMENT.build(name, {"num_blocks": 1})
