@@ -51,7 +51,9 @@ PATIENCE = 2000.0
 
 @dataclass(frozen=True)
 class Found:
-    """Result of one case: values by metric, and settings that are known only afterwards."""
+    """Result of one case: values by metric, and settings that are known only afterwards. Integers
+    are recorded with all digits.
+    """
 
     metrics: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -253,7 +255,10 @@ class CaseReport:
 
     def add(self, model: str, settings: dict[str, Any], found: Found) -> None:
         recorded = {**self.common, **settings, **found.settings}
-        values = {metric: float(f"{value:.5g}") for metric, value in found.metrics.items()}
+        values = {
+            metric: value if isinstance(value, int) else float(f"{value:.5g}")
+            for metric, value in found.metrics.items()
+        }
         for metric, value in values.items():
             if self.keep:
                 results.record(self.benchmark, model, metric, value, UNITS[metric], recorded)
