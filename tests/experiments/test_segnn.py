@@ -201,39 +201,6 @@ def test_gradients_are_the_derivatives():
         assert torch.autograd.gradcheck(net, bodies)
 
 
-def test_compilers_see_one_graph():
-    torch._dynamo.reset()
-    bodies, mask = random_bodies(2, 5), torch.rand(2, 5) < 0.7
-    for options in ({}, dict(k=3, norm="instance")):
-        net = SEGNN(8, 1, **options).double()
-        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-        assert_same(compiled(*bodies, mask=mask), net(*bodies, mask=mask))
-    torch._dynamo.reset()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("options", [{}, dict(k=2)], ids=str)
-def test_a_captured_pass_gives_the_same_gradients(options):
-    net, bodies = SEGNN(**options).cuda(), [x.float().cuda() for x in random_bodies(64, 4)]
-
-    def gradients():
-        return torch.autograd.grad(net(*bodies).square().mean(), list(net.parameters()))
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            expected = gradients()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = gradients()
-    graph.replay()
-    torch.cuda.synchronize()
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
-
-
 def test_the_residual_stream_has_full_precision():
     net, bodies = SEGNN(12, 2), [x.float() for x in random_bodies(2, 4)]
     exact = net(*bodies)

@@ -352,17 +352,6 @@ def test_checkpointing_changes_no_gradient(name):
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-11)
 
 
-@torch.no_grad()
-def test_compilers_see_one_graph():
-    torch._dynamo.reset()
-    for kind in (SE3Transformer, FusedSE3Transformer):
-        net = kind(VECTOR, TWO_VECTORS, 2, 1, 1, div=1).double()
-        data, mask = _data(net, 2, 4), torch.tensor([[True] * 4, [True, True, False, True]])
-        compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-        torch.testing.assert_close(compiled(*data, mask=mask), net(*data, mask=mask))
-    torch._dynamo.reset()
-
-
 def test_parameters_in_bfloat16_return_the_residual_streams_dtype():
     for name in ("original", "fused"):
         net = _net(name).float()
