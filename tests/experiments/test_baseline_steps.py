@@ -133,13 +133,14 @@ def test_what_waits_for_the_device_is_noticed(wait):
         wait(x)
 
 
-@pytest.mark.parametrize("sets", ["batch", "padded", "packed"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [(name, "batch") for name in NETS]
+    + [(name, sets) for name in ON_SETS for sets in ("padded", "packed")],
+)
 def test_a_step_does_not_wait_for_the_device(name, sets, monkeypatch):
     net, inputs = made(name)
     mask, options = torch.tensor([[True] * 5, [True] * 4 + [False], [True] * 2 + [False] * 3]), {}
-    if sets != "batch" and name == "gca_mlp":
-        pytest.skip("a GCA-MLP is made for one number of items")
     if sets == "padded":
         options = dict(mask=mask)
     if sets == "packed":

@@ -153,10 +153,11 @@ def double():
     torch.set_default_dtype(before)
 
 
-def test_the_convolution_is_the_tensor_product_of_e3nn(double):
+@pytest.mark.parametrize("radial", [PairwiseRadial, FusedRadial])
+def test_the_convolution_is_the_tensor_product_of_e3nn(radial, double):
     o3 = pytest.importorskip("e3nn.o3")
     fiber, output = Fiber(3, 0, 3), Fiber(2, 0, 3)
-    layer = Convolution(fiber, (output,), PairwiseRadial, edge_channels=1).double()
+    layer = Convolution(fiber, (output,), radial, edge_channels=1).double()
     x, vectors = torch.randn(4, 3, 16).double(), torch.randn(4, 4, 3).double()
     invariants = torch.randn(4, 4, 2).double()
     (found,) = layer(x, _pairs(vectors, invariants, 3))
