@@ -2,6 +2,9 @@
 wall does.
 """
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -58,6 +61,21 @@ def test_the_networks_have_the_papers_sizes():
     assert (config.num_blocks, config.hidden_mv_channels, config.hidden_s_channels) == (10, 8, 32)
     assert (config.num_heads, config.multi_query, config.distance_aware) == (4, True, True)
     assert config.reinsert_mv_channels == (0,)
+
+
+def test_the_page_lists_every_model_with_its_size():
+    page = (Path(__file__).parents[2] / "docs" / "arteries.md").read_text()
+    table = page.split("## The models")[1].split("\n\n")[1]
+    sizes = re.findall(r"^\| `(\w+)` \|.*\| ([\d,]+) \|$", table, re.M)
+    assert dict(sizes) == {name: f"{free_parameters(name):,}" for name in models.MODELS}
+
+
+def free_parameters(name):
+    """Types of channels leave some weights of linear maps without use."""
+    with torch.device("meta"):
+        model = EXPERIMENT.build(name, {})
+    unused = sum(x.unused_parameters for x in model.modules() if isinstance(x, EquiLinear))
+    return sum(p.numel() for p in model.parameters()) - unused
 
 
 def test_moving_and_turning_turns_the_predictions():
