@@ -29,6 +29,14 @@ NAMES = sorted(models.ON_SURFACES)
 SCALES = Hierarchy((0.5, 0.5), (0.5, 1.0), most=6, convolves=False)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """The user's cache folder; ours is left alone."""
+    found = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(kept, "cache_folder", lambda: found)
+    return found
+
+
 @pytest.fixture
 def few(no_files, tmp_path):
     """A folder for levels; small walls stand in for its shards."""
@@ -191,7 +199,7 @@ def test_levels_that_processes_prepare_are_those_that_training_reads(tmp_path, m
     assert seen[-1] == (len(expected), len(expected))
     monkeypatch.setattr(Hierarchy, "build", lambda *given: pytest.fail("they are there"))
     same(with_levels(meshes(), SCALES, tmp_path), expected)
-    with pytest.raises(ArteryError, match="not a folder that may be written to"):
+    with pytest.raises(ArteryError, match="missing is not a folder"):
         prepare_levels(meshes(), SCALES, tmp_path / "missing")
 
 
@@ -233,16 +241,73 @@ def test_levels_of_other_meshes_are_not_believed(tmp_path):
     same(with_levels(meshes(), SCALES, tmp_path), with_levels(meshes(), SCALES))
 
 
-def test_nothing_is_written_to_a_folder_that_is_marked_read_only(tmp_path):
-    tmp_path.chmod(0o555)
-    same(with_levels(meshes(), SCALES, tmp_path), with_levels(meshes(), SCALES))
-    assert not list(tmp_path.iterdir())
-    tmp_path.chmod(0o755)
+def marked_read_only(folder, monkeypatch):
+    folder.chmod(0o555)  # would not stop the root user, but the mark counts
 
 
-def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path, monkeypatch):
+def not_a_folder(folder, monkeypatch):
+    (folder / "levels").write_text("a file: nothing can be written below it")
+
+
+def refused_by_the_disk(folder, monkeypatch):
     def refuse(path, content):
-        raise PermissionError(13, "Permission denied", str(path))
+        if folder in path.parents:
+            raise PermissionError(13, "Permission denied", str(path))
+        written(path, content)
+
+    written = kept.files.write
+    monkeypatch.setattr(kept.files, "write", refuse)
+
+
+@pytest.mark.parametrize(
+    "obstacle", [marked_read_only, not_a_folder, refused_by_the_disk], ids=lambda f: f.__name__
+)
+def test_levels_of_a_folder_that_cannot_be_written_to_are_kept_in_the_users_cache(
+    obstacle, tmp_path, cache, monkeypatch
+):
+    obstacle(tmp_path, monkeypatch)
+    expected = with_levels(meshes(), SCALES)
+    same(with_levels(meshes(), SCALES, tmp_path), expected)
+    assert not list(tmp_path.glob("levels/*"))
+    (file,) = (cache / "levels").iterdir()
+    assert file.suffix == ".safetensors"
+    monkeypatch.setattr(Hierarchy, "build", lambda *given: pytest.fail("they are there"))
+    same(with_levels(meshes(), SCALES, tmp_path), expected)
+    prepare_levels(meshes(), SCALES, tmp_path, 1)
+
+
+def test_levels_that_lie_in_a_read_only_folder_are_read(tmp_path, cache, monkeypatch):
+    expected = with_levels(meshes(), SCALES, tmp_path)
+    tmp_path.chmod(0o555)
+    monkeypatch.setattr(Hierarchy, "build", lambda *given: pytest.fail("they are there"))
+    same(with_levels(meshes(), SCALES, tmp_path), expected)
+    assert not list(cache.iterdir())
+
+
+def test_damaged_levels_in_the_cache_are_made_again(tmp_path, cache):
+    tmp_path.chmod(0o555)
+    expected = with_levels(meshes(), SCALES, tmp_path)
+    (file,) = (cache / "levels").iterdir()
+    content = file.read_bytes()
+    file.write_bytes(content[:-7])
+    same(with_levels(meshes(), SCALES, tmp_path), expected)
+    assert file.read_bytes() == content
+
+
+def test_without_any_place_levels_are_computed_and_preparing_them_is_an_error(
+    tmp_path, monkeypatch
+):
+    tmp_path.chmod(0o555)
+    monkeypatch.setattr(kept, "cache_folder", lambda: None)
+    same(with_levels(meshes(), SCALES, tmp_path), with_levels(meshes(), SCALES))
+    with pytest.raises(ArteryError, match=r"neither in .* nor in the user's cache folder"):
+        prepare_levels(meshes(), SCALES, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_is_full_everywhere_is_no_error(tmp_path, monkeypatch):
+    def refuse(path, content):
+        raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr(kept.files, "write", refuse)
     same(with_levels(meshes(), SCALES, tmp_path), with_levels(meshes(), SCALES))

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flashgatr.kernels.cpu import library as c_library
+from flashgatr.user_cache import cache_folder
 
 needs_compiler = pytest.mark.skipif(
     not (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")),
@@ -40,7 +41,7 @@ def _load():
 
 
 def test_the_folder_is_made_for_the_user_alone(cache):
-    assert c_library._cache_folder() == cache
+    assert cache_folder() == cache
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
@@ -48,20 +49,20 @@ def test_the_folder_is_made_for_the_user_alone(cache):
 def test_a_folder_that_others_can_write_to_is_not_used(cache, mode):
     cache.mkdir()
     cache.chmod(mode)
-    assert c_library._cache_folder() is None
+    assert cache_folder() is None
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o755, 0o750])
 def test_a_folder_that_others_can_read_is_used(cache, mode):
     cache.mkdir()
     cache.chmod(mode)
-    assert c_library._cache_folder() == cache
+    assert cache_folder() == cache
 
 
 def test_a_folder_of_another_user_is_not_used(cache, monkeypatch):
     cache.mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
-    assert c_library._cache_folder() is None
+    assert cache_folder() is None
 
 
 @needs_compiler
@@ -135,10 +136,10 @@ def test_a_relative_cache_folder_is_ignored(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "home", lambda: home)
     for given in ("cache", "./cache", ""):
         monkeypatch.setenv("XDG_CACHE_HOME", given)
-        assert c_library._cache_folder() == home / ".cache" / "flashgatr"
+        assert cache_folder() == home / ".cache" / "flashgatr"
     assert [x.name for x in tmp_path.iterdir()] == ["home"]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
-    assert c_library._cache_folder() == tmp_path / "mine" / "flashgatr"
+    assert cache_folder() == tmp_path / "mine" / "flashgatr"
 
 
 @needs_compiler

@@ -179,16 +179,6 @@ def test_gradients_are_the_derivatives_and_padding_has_none():
     assert all(p.grad.isfinite().all() for p in net.parameters())
 
 
-@torch.no_grad()
-def test_compilers_see_one_graph():
-    torch._dynamo.reset()
-    net, x = _random(GCAGNN(2, 1, 2, 2, 2, steps=1)), _mv(2, 4, 2)
-    mask = torch.tensor([[True] * 4, [True, True, False, True]])
-    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
-    _assert_same(compiled(x, mask=mask), net(x, mask=mask))
-    torch._dynamo.reset()
-
-
 def test_autocast_rounds_nothing():
     for net, x in ((_gnn().float(), _mv(2, 4, 2)), (_random(GCAMLP(4, 4, 8)).float(), _mv(2, 4))):
         plain = net(x.float())

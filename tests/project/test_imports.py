@@ -118,6 +118,13 @@ def test_lazy_and_type_only_imports_are_seen():
     assert "flashgatr.io.original" in GRAPH["flashgatr.model"]  # within from_original
 
 
+def test_only_the_command_line_imports_benchmarks():
+    benchmarks = "flashgatr.experiments.bench"
+    users = {module for module, others in GRAPH.items() for x in others if x.startswith(benchmarks)}
+    users = {module for module in users if not module.startswith(benchmarks)}
+    assert users == {"flashgatr.experiments.cli.commands"}
+
+
 @pytest.mark.parametrize("module", [m for m in MODULES if m.startswith("flashgatr.kernels")])
 def test_kernels_know_no_module_of_torch_nn(module):
     tree = ast.parse(MODULES[module].read_text())

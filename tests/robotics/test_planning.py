@@ -1,5 +1,7 @@
 """The planning loop: with the expert it stacks blocks, at rest it does not; plans by diffusion."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -106,6 +108,53 @@ def test_batches_do_not_change_plans():
     whole = DiffusionPlanner(denoiser, plan)(SCENES, [1, 2, 3])
     parts = DiffusionPlanner(denoiser, plan, batch=2)(SCENES, [1, 2, 3])
     np.testing.assert_array_equal(whole, parts)
+
+
+@pytest.mark.parametrize("steps", [planning.WORTH_COMPILING - 1, planning.WORTH_COMPILING])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_plans_of_many_steps_compile_on_a_gpu_if_training_did(steps, device, compiled):
+    planner = DiffusionPlanner(None, ddim(SCHEDULE, steps), compiled=compiled)
+    expected = compiled and device == "cuda" and steps == planning.WORTH_COMPILING
+    assert planner.compiles_on(torch.device(device)) == expected
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+class OneBlock(nn.Module):
+    """A denoiser with something to compile."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.blocks = nn.Parameter(torch.ones(1)), nn.ModuleList([Halved()])
+
+    def forward(self, x, t, clamp):
+        return self.blocks[0](x)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_all_plans_are_sampled_with_one_compiled_copy_or_with_none(wanted, monkeypatch):
+    """Its blocks run compiled even where a trainer lets compiled blocks run eagerly."""
+    denoiser, copied, graphs = OneBlock(), [], []
+
+    def recorder(model):
+        copied.append(model)
+        found = copy.deepcopy(model)
+        found.blocks[0].compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward)
+        return found
+
+    monkeypatch.setattr(planning, "compiled_copy", recorder)
+    monkeypatch.setattr(DiffusionPlanner, "compiles_on", lambda planner, device: wanted)
+    planner = DiffusionPlanner(denoiser, ddim(SCHEDULE, 2), batch=2)
+    torch._dynamo.reset()
+    with torch.compiler.set_stance("force_eager"):
+        for _ in range(2):  # phases
+            planner(SCENES, [1, 2, 3])
+    assert copied == [denoiser] * wanted
+    assert bool(graphs) == wanted
 
 
 def test_a_summary_has_means_and_errors():

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from ..train import RunConfig, Task, distributed
+from ..train.precision import precision
 from . import runs, table
-from .bench.timing import precision
 from .console import say
 from .symmetry import Symmetry
 

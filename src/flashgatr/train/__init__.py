@@ -8,6 +8,7 @@ sections      the settings of a run, checked on construction
 settings      reading, saving and changing them; toml knows the format
 trainer       the loop: learning rate, validation, best weights, signals, resuming
 batch         a batch as a tree of tensors
+precision     how float32 matrix products are computed on a GPU
 order         which samples form the batch of step k
 compiled      blocks of a network, compiled
 stepper       one optimiser step: eager, compiled, or captured as a CUDA graph
@@ -24,6 +25,7 @@ from . import distributed as distributed
 from . import settings as settings
 from .checkpoint import CheckpointError as CheckpointError
 from .distributed import World as World
+from .precision import set_precision as set_precision
 from .settings import DataConfig as DataConfig
 from .settings import ModelConfig as ModelConfig
 from .settings import RunConfig as RunConfig
@@ -35,4 +37,3 @@ from .trainer import Trainer as Trainer
 from .trainer import TrainingError as TrainingError
 from .trainer import fingerprint as fingerprint
 from .trainer import identity as identity
-from .trainer import set_precision as set_precision

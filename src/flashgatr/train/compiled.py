@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import copy
 
-import torch
 from torch import nn
 
 
@@ -15,18 +13,15 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     return [block for found in lists for block in found]
 
 
-@contextmanager
-def compiled_blocks(model: nn.Module) -> Iterator[None]:
-    """A context in which blocks are compiled for the shapes that they see; then all is as before.
+def compiled_copy(model: nn.Module) -> nn.Module:
+    """A copy whose blocks are compiled for the shapes that they see.
 
-    It also holds within a period in which the trainer lets compiled blocks run eagerly.
+    It shares parameters and buffers with the model and so follows its weights. The model itself
+    stays as it is, whether its blocks are compiled or not: a module that was compiled has no public
+    way back.
     """
-    before = [(block, block._compiled_call_impl) for block in blocks(model)]
-    try:
-        for block, _ in before:
-            block.compile(dynamic=False)
-        with torch.compiler.set_stance("default"):
-            yield
-    finally:
-        for block, call in before:
-            block._compiled_call_impl = call
+    shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    found = copy.deepcopy(model, shared)
+    for block in blocks(found):
+        block.compile(dynamic=False)
+    return found

@@ -30,6 +30,7 @@ from .distributed import World
 from .lock import FolderLock
 from .log import Log
 from .order import batch_indices, mix
+from .precision import set_precision
 from .settings import ConfigError, RunConfig, TrainConfig
 from .stepper import Stepper, make_optimizer, set_learning_rate
 from .task import Task
@@ -446,8 +447,3 @@ def fingerprint(config: RunConfig) -> str:
 def _short(data: str | None) -> str:
     """The first digits of a hash of data."""
     return (data or "").removeprefix(MARK)[:12]
-
-
-def set_precision(precision: str) -> None:
-    """Set how this process computes float32 matrix products on a GPU."""
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")

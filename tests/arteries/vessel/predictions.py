@@ -20,7 +20,7 @@ SMALL = ["num_blocks=2", "hidden_mv_channels=4", "hidden_s_channels=8", "num_hea
 
 def make_run(folder, *changes):
     """A run with random weights."""
-    others = ("transformer", *models.ON_SURFACES)
+    others = ("transformer", "segnn", *models.ON_SURFACES)
     is_gatr = not any(f"model.name={name}" in changes for name in others)
     small = [f"model.options.{x}" for x in SMALL] if is_gatr else []
     config = override(runs.defaults("arteries"), [*small, "device=cpu", *changes])

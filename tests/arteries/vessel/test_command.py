@@ -124,6 +124,12 @@ def test_runs_of_other_kinds_are_refused_or_said(run, tmp_path):
     assert "transformer may predict something else for a mesh that is moved" in done.output
     done = invoke("arteries", plain, SAMPLE, "--both-signs", "--out", tmp_path)
     assert "--both-signs is for GATr" in str(done.exception)
+    follows = make_run(tmp_path / "segnn", "model.name=segnn", "model.options.num_layers=1")
+    done = invoke("arteries", follows, SAMPLE, "--out", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "may predict something else" not in done.output
+    done = invoke("arteries", follows, SAMPLE, "--both-signs", "--out", tmp_path)
+    assert "--both-signs is for GATr, not for segnn" in str(done.exception)
     assert "expected arteries" in str(invoke("nbody", run, SAMPLE).exception)
     assert "is not a run" in str(invoke("arteries", tmp_path, SAMPLE).exception)
     assert "there is no" in str(invoke("arteries", run, tmp_path / "none.vtp").exception)

@@ -6,16 +6,18 @@ measurement notes what it is asked to measure.
 
 from functools import partial
 
+import pytest
 import torch
 from torch import nn
 
 from flashgatr.config import preset
-from flashgatr.experiments import results
+from flashgatr.experiments import bench, results
 from flashgatr.experiments.bench import (
     artery_ragged,
     artery_step,
     kuka_step,
     timing,
+    walls,
     workload,
 )
 
@@ -27,7 +29,7 @@ CPU = torch.device("cpu")
 def test_the_artery_networks_are_measured_on_a_cpu(once, monkeypatch, capsys):
     monkeypatch.setattr(artery_step, "FEWER_MESHES", 1)
     monkeypatch.setattr(artery_step, "FEWER_VERTICES", 5)
-    artery_step.run()
+    artery_step.run(["gatr", "transformer"])
     out = capsys.readouterr().out
     for case in ("gatr width_factor=1", "gatr width_factor=2", "transformer"):
         assert f"artery-step: {case} cuda_graph=False compile=False: time 1 ms" in out
@@ -48,6 +50,40 @@ def test_the_artery_networks_have_the_widths_that_are_recorded():
     assert artery_step.width_setting(None) == {}
 
 
+def test_networks_with_neighbours_are_measured_on_a_cpu(once, monkeypatch, capsys):
+    """Of a case that fails, a line says why; the others are measured."""
+    small = {
+        "segnn": dict(num_layers=1, hidden_channels=8, k=4),
+        "pointnet2": dict(widths=[8, 8, 8, 8, 8]),
+    }
+    build = partial(walls.work, device=CPU)
+    makes = {name: partial(build, name, options) for name, options in small.items()}
+    monkeypatch.setattr(walls, "works", lambda device: makes | {"gem_cnn": lambda: 1 / 0})
+    bench.run(["artery-step"], walls.MODELS)
+    out = capsys.readouterr().out
+    for model in small:
+        assert f"artery-step: {model} cuda_graph=False compile=False: time 1 ms" in out
+        assert f"best {model}: 1 ms" in out
+    assert "gem_cnn cuda_graph=False compile=False failed: ZeroDivisionError" in out
+    assert "gatr" not in out
+    with pytest.raises(ValueError, match="artery-step has no model 'mlp'; there are gatr"):
+        bench.run(["artery-step"], ["mlp"])
+
+
+@pytest.mark.parametrize("model", walls.MODELS)
+def test_random_walls_have_as_many_neighbours_as_the_published_ones(model):
+    """Those have 13 finer nodes in a ball of PointNet++, and 7.6 of GEM-CNN's first scale."""
+    work = walls.work(model, {}, CPU)
+    (first, *_), target = work.draw((2, 1000))
+    if model == "segnn":
+        assert first.shape == target.shape == (2, 1000, 3)
+        return
+    assert target.shape == (2000, 3)
+    near = first.levels[0].pooled if model == "pointnet2" else first.levels[0].linked
+    expected = {"pointnet2": 12.7, "gem_cnn": 7.6}[model]
+    assert int((near >= 0).sum()) / len(near) == pytest.approx(expected, rel=0.15)
+
+
 def test_the_artery_step_on_a_gpu_is_eager_and_captured_and_compiled(stand_in):
     seen = stand_in(artery_step, "fixed_size")
     artery_step.run()
@@ -55,6 +91,9 @@ def test_the_artery_step_on_a_gpu_is_eager_and_captured_and_compiled(stand_in):
     expected = [
         *(("gatr", width, *mode) for width in (1, 2) for mode in modes),
         *(("transformer", None, *mode) for mode in (*modes, (True, True))),
+        *(("segnn", None, *mode) for mode in (*modes, (True, True))),
+        *(("pointnet2", None, *mode) for mode in ((False, False), (False, True))),
+        *(("gem_cnn", None, *mode) for mode in ((False, False), (False, True))),
     ]
     keys = "width_factor", "cuda_graph", "compile"
     assert cases("artery-step", *keys) == expected

@@ -17,6 +17,7 @@ from flashgatr.experiments.bench import (
 from flashgatr.experiments.bench.cpu import packed_sets
 from flashgatr.experiments.bench.cpu import step as cpu_step
 from flashgatr.experiments.nbody import EXPERIMENT as NBODY
+from flashgatr.train.compiled import blocks
 
 from .recorded import cases, printed
 
@@ -41,7 +42,7 @@ def test_n_body_steps_run_in_every_way(stand_in, monkeypatch, capsys):
         others = [
             (model, precision, *mode, None, None)
             for model in nbody_step.MODELS[1:]
-            for mode in (*modes, *[(True, True)] * (model == "transformer"))
+            for mode in (*modes, *[(True, True)] * (model in nbody_step.COMPILED))
         ]
         assert [case for case in found if case[1] == precision] == [*of_gatr, *others]
     first = [given[0] for given, options in seen if options["first_call"]]
@@ -54,6 +55,14 @@ def test_n_body_steps_run_in_every_way(stand_in, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert out.count("nbody-step: ") == 3 + len(nbody_step.MODELS[1:])  # GATr has three cases
     assert "nbody-step on " in out  # the head of the table
+
+
+def test_every_baseline_with_blocks_has_a_compiled_case():
+    """GATr runs its own kernels, and the MLP is hardly more than two products."""
+    others = [name for name in nbody_step.MODELS if "gatr" not in name and name != "mlp"]
+    assert sorted(others) == sorted(nbody_step.COMPILED)
+    for name in others:
+        assert blocks(NBODY.build(name, {}))
 
 
 def test_an_n_body_step_updates_the_weights_unless_it_has_no_optimizer(once):

@@ -3,8 +3,9 @@
     forward(position (T, 3), normal (T, 3), geodesic (T), offsets (B + 1), max_items) -> (T, 3)
 
 Meshes are packed. Without offsets, the leading axes are meshes of one size, or padded meshes with a
-mask of their valid nodes. PointNet++ and GEM-CNN take packed meshes only, or a single one. They
-convolve over neighbours, which `levels` gives, and compute them if it is left out.
+mask of their valid nodes. In SEGNN, messages come from the nearest nodes. PointNet++ and GEM-CNN
+take packed meshes only, or a single one. They convolve over neighbours, which `levels` gives, and
+compute them if it is left out.
 
 Reflections. Let P, N and g be the embeddings of the points, planes and scalars of a wall, and P',
 N', g those of the mirrored wall. A reflection of multivectors maps (P, N, g) to (-P', N', g). An
@@ -30,6 +31,7 @@ from ..baselines import gem_cnn as gem
 from ..baselines import pointnet2 as pointnet
 from ..baselines.gem_cnn import GemCNN
 from ..baselines.pointnet2 import PointNet2
+from ..baselines.segnn import SEGNN
 from ..baselines.surfaces.levels import Levels
 from ..baselines.transformer import Transformer
 from .data.mesh import ArteryError
@@ -129,6 +131,28 @@ class TransformerArteries(nn.Module):
         return self.net(features, offsets=offsets, max_items=max_items, mask=mask)  # type: ignore[no-any-return]
 
 
+class SEGNNArteries(nn.Module):
+    """SEGNN on a position and a vector, the normal, per node, with the distance from the inlet as
+    its charge: exactly equivariant under rotations, translations and mirrors.
+    """
+
+    def __init__(self, net: SEGNN) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self,
+        position: Tensor,
+        normal: Tensor,
+        geodesic: Tensor,
+        offsets: Tensor | None = None,
+        max_items: int | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        about = dict(offsets=offsets, max_items=max_items, mask=mask)
+        return self.net(position.to(normal.dtype), normal, geodesic, **about)  # type: ignore[no-any-return]
+
+
 class SurfaceModel(nn.Module):
     """A network on whole meshes, whose scales and neighbours `hierarchy` describes."""
 
@@ -198,6 +222,11 @@ def transformer(
     return TransformerArteries(net)
 
 
+def segnn(k: int = 16, num_layers: int = 8, **options: Any) -> nn.Module:
+    """SEGNN with messages from the `k` nearest other nodes; nodes see their own distance, too."""
+    return SEGNNArteries(SEGNN(num_layers=num_layers, k=k, charge_as_node_scalar=True, **options))
+
+
 def pointnet2(
     radii: Sequence[float] = pointnet.RADII,
     ratios: Sequence[float] = pointnet.RATIOS,
@@ -237,5 +266,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "gatr_e3_wide": gatr_e3_wide,
     "gatr_unconstrained": unconstrained,
     "transformer": transformer,
+    "segnn": segnn,
     **ON_SURFACES,
 }

@@ -32,14 +32,22 @@ def run_on_pairs(
     """
     sets = Sets(items, mask=mask, offsets=offsets, max_items=max_items)
     if offsets is None:
-        return sets.keep(run([sets.keep(x) for x in inputs], _valid(items, mask, inputs[0].device)))
+        valid = valid_pairs(items, mask, inputs[0].device)
+        return sets.keep(run([sets.keep(x) for x in inputs], valid))
     padded = [packed_to_padded(x, offsets, sets.max_items) for x in inputs]
     valid = padded[0][1]
-    out = run([x for x, _ in padded], _valid(valid.shape, valid, valid.device))
+    out = run([x for x, _ in padded], valid_pairs(valid.shape, valid, valid.device))
     return out[sets.sample, sets.positions(out.device)]
 
 
-def _valid(items: Sequence[int], mask: Tensor | None, device: torch.device) -> Tensor:
-    """Which pairs (receiver, sender) are of two different items, and the sender valid."""
-    different = ~torch.eye(items[-1], dtype=torch.bool, device=device)
-    return different.expand(*items, -1) if mask is None else different & mask.unsqueeze(-2)
+def valid_pairs(
+    items: Sequence[int], mask: Tensor | None, device: torch.device, rows: slice = slice(None)
+) -> Tensor:
+    """Which pairs (receiver, sender) are of two different items, and the sender valid:
+    (*items, N), or these rows of receivers only.
+    """
+    number = torch.arange(items[-1], device=device)
+    different = number[rows].unsqueeze(-1) != number
+    if mask is not None:
+        return different & mask.unsqueeze(-2)
+    return different.expand(*items[:-1], -1, -1)

@@ -22,6 +22,7 @@ from ...batch import Sets, packed_to_padded
 from ...precision import full_precision
 from ...recomputation import recomputed
 from .checks import checked, require_bool, require_count
+from .fully_connected import valid_pairs
 from .steerable import (
     Couplings,
     Features,
@@ -37,6 +38,8 @@ NORMS = ("none", "instance")
 _NORM_EPSILON = 1e-5
 _CONSTANT_HARMONIC = 1 / math.sqrt(4 * math.pi)
 _PAIR_SCALARS = 2  # distance and product of charges
+MOST_DISTANCES = 1 << 24
+"""Distances that are compared at a time, to find the nearest items of large samples."""
 
 
 class Neighbours(NamedTuple):
@@ -65,18 +68,30 @@ class Neighbours(NamedTuple):
 
 
 def find_neighbours(position: Tensor, mask: Tensor | None, k: int | None) -> Neighbours:
-    """The k nearest other items of every item, or all of them; positions (B, N, 3), mask (B, N)."""
+    """The k nearest other items of every item, or all of them; positions (B, N, 3), mask (B, N).
+
+    Large samples are searched a few receivers at a time, so that no tensor has N² entries.
+    """
     batch, items, _ = position.shape
-    valid = ~torch.eye(items, dtype=torch.bool, device=position.device).expand(batch, -1, -1)
-    if mask is not None:
-        valid = valid & mask.unsqueeze(1)
     if k is None or k >= items - 1:
+        valid = valid_pairs((batch, items), mask, position.device)
         return Neighbours((batch, items, items), None, valid.to(position.dtype))
-    squares = (position.unsqueeze(1) - position.unsqueeze(2)).detach().square().sum(-1)
-    nearest = squares.masked_fill(~valid, torch.inf).topk(k, largest=False, sorted=False).indices
+    together = max(1, MOST_DISTANCES // max(1, batch * items))
+    parts = [
+        _nearest(position.detach(), mask, k, slice(first, min(first + together, items)))
+        for first in range(0, items, together)
+    ]
+    nearest, chosen = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     starts = items * torch.arange(batch, device=position.device)[:, None, None]
-    chosen = valid.gather(2, nearest).to(position.dtype)
-    return Neighbours((batch, items, k), (nearest + starts).flatten(), chosen)
+    return Neighbours((batch, items, k), (nearest + starts).flatten(), chosen.to(position.dtype))
+
+
+def _nearest(position: Tensor, mask: Tensor | None, k: int, rows: slice) -> tuple[Tensor, Tensor]:
+    """The nearest items of the receivers in these rows, (B, rows, k), and which of them count."""
+    valid = valid_pairs(position.shape[:-1], mask, position.device, rows)
+    squares = (position.unsqueeze(1) - position[:, rows].unsqueeze(2)).square().sum(-1)
+    nearest = squares.masked_fill(~valid, torch.inf).topk(k, largest=False, sorted=False).indices
+    return nearest, valid.gather(2, nearest)
 
 
 class PairLinear(SteerableLinear):

@@ -50,7 +50,7 @@ _OTHERS = {
 }
 
 
-BY_MODEL = ("nbody-step", "scaling")
+BY_MODEL = ("nbody-step", "artery-step", "scaling")
 """Benchmarks that can measure some of their models only."""
 
 
@@ -91,7 +91,8 @@ def _of_models(name: str, models: Sequence[str]) -> Callable[[], object]:
     """The function that runs this benchmark for these models."""
     call = find(name)
     if name not in BY_MODEL:
-        raise ValueError(f"--model is for {' and '.join(BY_MODEL)}; {name} measures all its models")
+        known = f"{', '.join(BY_MODEL[:-1])} and {BY_MODEL[-1]}"
+        raise ValueError(f"--model is for {known}; {name} measures all its models")
     known = importlib.import_module(call.__module__).MODELS
     unknown = [model for model in models if model not in known]
     if unknown:

@@ -49,6 +49,22 @@ def search(fits: Callable[[int], bool], known: int, fails: int, precision: float
     return Largest(known, fails)
 
 
+def doubled(fits: Callable[[int], bool], known: int, time: float, longest: float) -> Largest:
+    """Double a number of items that fits, while a step is expected to take at most `longest`.
+
+    time: that of a step with `known` items; twice the items are taken to need four times as much.
+    `fails` is 0 if the time ended the search, and not the memory.
+
+    >>> doubled(lambda n: True, 1000, 1.0, 20.0), doubled(lambda n: n < 3000, 1000, 1.0, 100.0)
+    (Largest(fits=4000, fails=0), Largest(fits=2000, fails=4000))
+    """
+    while (time := 4 * time) <= longest:
+        if not fits(2 * known):
+            return Largest(known, 2 * known)
+        known *= 2
+    return Largest(known, 0)
+
+
 def runs(make: Make, sets: int, items: int) -> bool:
     """Whether forward and backward of a new network fit into memory. Other errors are raised."""
     timing.release()

@@ -1,8 +1,8 @@
 """One training step of the n-body models as the engine runs it: forward, backward, clip, Adam.
 
 64 systems of 4 bodies. Models run eagerly (GATr also without clipping and Adam) and, on a GPU, as
-one CUDA graph; the Transformer also with compiled blocks in the graph (GATr's kernels leave nothing
-to compile), GATr also with its plain layers. `first_call` is the time from building GATr to the end
+one CUDA graph; those of `COMPILED` also with compiled blocks in the graph, GATr also with its plain
+layers. `first_call` is the time from building GATr to the end
 of its first step, including the compilation of kernels; clear Triton's cache for a fair result.
 """
 
@@ -32,6 +32,8 @@ MODELS = (
     "gatr", "gatr_e3", "gatr_e3_wide", "segnn", "se3_transformer", "transformer", "gca_gnn",
     "gca_mlp", "mlp",
 )  # fmt: skip
+COMPILED = ("segnn", "se3_transformer", "transformer", "gca_gnn", "gca_mlp")
+"""GATr's kernels leave nothing to compile, and the MLP is two products."""
 Precision = Literal["tf32", "float32"]
 
 
@@ -100,13 +102,15 @@ def cases(cuda: bool, models: Sequence[str] = MODELS) -> Iterator[Case]:
                 yield Case(model, precision, optimizer=False)
             if cuda:
                 yield Case(model, precision, cuda_graph=True)
-            if cuda and model == "transformer":
+            if cuda and model in COMPILED:
                 yield Case(model, precision, cuda_graph=True, compile=True)
 
 
 def measure(case: Case, device: torch.device, *, repeats: int, first_call: bool = False) -> Found:
     """Time and memory of a step and, with `first_call`, the seconds of the first one."""
     plain = plain_kernels() if case.path == "plain" else contextlib.nullcontext()
+    if case.compile:
+        torch.compiler.reset()  # as in `workload.Work.compile`
     with timing.precision(case.precision), plain:
         memory = None
         if case.cuda_graph:

@@ -4,16 +4,20 @@ networks on all pairs of items, all of the same width.
 Four sets of N items with four multivectors each. GATr has 8 multivector and 16 scalar channels,
 which are as many numbers as the Transformer has channels (144), and SEGNN and the
 SE(3)-Transformer have scalars and vectors (36 of each). All have ten layers. Each case runs eagerly
-and, up to 32,768 items (256 for networks on pairs), as one CUDA graph; the faster result counts.
-At two sizes there is also a case with checkpointing, as in the paper (eagerly); networks on pairs
-have it at every size. For these, `largest` is the largest N whose step fits into memory.
+and, up to 32,768 items (256 for networks on pairs), as one CUDA graph; at some sizes, all but GATr
+also run with compiled blocks. The fastest result counts. At two sizes there is also a case with
+checkpointing, as in the paper (without a graph); networks on pairs have it at every size.
+
+`largest` is the largest N whose step fits into memory, run eagerly. Where memory is no limit
+(`limit` is "time"), N is doubled beyond the sizes as long as a step is expected to take at most a
+minute.
 
 `draw` writes docs/images/scaling.png from recorded results; it needs no GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,7 @@ from .. import results
 from ..report import plots
 from . import largest, timing, workload
 from .artery_step import fixed_size, width_setting
+from .largest import Largest
 from .page import latest
 from .timing import CaseReport, Found
 from .workload import Make
@@ -35,8 +40,9 @@ SIZES = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 PAIR_SIZES = (16, 64, 128, 256, 512, 1024, 2048, 4096)
 """Sizes for networks on pairs."""
 CHECKPOINTED = (1024, 16384)
-COMPILED = (256, 2048, 16384)
-"""Sizes at which the Transformer also runs compiled; GATr's kernels leave nothing to compile."""
+COMPILED = {True: (64, 256, 512, 1024), False: (256, 2048, 16384)}
+"""Sizes at which networks also run compiled, by whether they are on pairs; GATr's kernels leave
+nothing to compile."""
 LARGEST_GRAPH = {True: 256, False: 32768}
 """By whether the network is one on pairs."""
 LARGEST_OVERLAP = 2048
@@ -44,6 +50,8 @@ LARGEST_OVERLAP = 2048
 the GPU without it."""
 LONGEST = 8000.0
 """Milliseconds; after a slower step, larger sizes are skipped."""
+LONGEST_ONCE = 60_000.0
+"""Milliseconds that a step may take in the search for the largest number, which runs it once."""
 FEWER_SIZES = (16, 64, 256)  # on a CPU
 FEWER_PAIR_SIZES = (16,)
 FIGURE = Path("docs/images/scaling.png")
@@ -63,13 +71,10 @@ Line = list[tuple[int, float]]
 def best(
     report: CaseReport, model: str, settings: dict[str, Any], make: Make, graph: bool
 ) -> Found | None:
-    """The faster of eager and (if `graph`) captured, with its mode; None if neither ran."""
+    """The fastest of eager, captured (if `graph`) and compiled, with its mode; None if none ran."""
     size = SETS, settings["n_items"]
     found: Found | None = None
-    modes = ["eager", "graph"] if graph else ["eager"]
-    if graph and model == "transformer" and settings["n_items"] in COMPILED:
-        modes.append("compiled graph")
-    for mode in modes:
+    for mode in _modes(model, settings["n_items"], graph):
         todo = partial(
             fixed_size,
             make,
@@ -82,6 +87,15 @@ def best(
         if metrics and (found is None or metrics.metrics["time"] < found.metrics["time"]):
             found = Found(metrics.metrics, {"mode": mode})
     return found
+
+
+def _modes(model: str, n: int, graph: bool) -> list[str]:
+    """Networks on pairs also run compiled where they are not captured: to save memory."""
+    modes = ["eager", "graph"] if graph else ["eager"]
+    is_compiled = model != "gatr" and n in COMPILED[model in ON_PAIRS]
+    if is_compiled and (graph or model in ON_PAIRS):
+        modes.append("compiled graph" if graph else "compiled")
+    return modes
 
 
 def run(models: Sequence[str] = MODELS) -> None:
@@ -114,30 +128,36 @@ def _measure(
     sizes: Sequence[int],
     device: torch.device,
 ) -> None:
-    """All sizes of a network, and the largest one of a network on pairs."""
+    """All sizes of a network and, on a GPU, the largest one."""
     model, width = which
     make = make_of(model, width, checkpointing, device)
     of_case = {**width_setting(width), "checkpointing": checkpointing}
-    fits = 0
+    fits, time, fails = 0, 0.0, 0
     for n in sizes:
         settings = {**width_setting(width), "n_items": n, "checkpointing": checkpointing}
         largest_graph = LARGEST_GRAPH[model in ON_PAIRS]
         graph = device.type == "cuda" and not checkpointing and n <= largest_graph
         found = best(report, model, settings, make, graph)
         if found is None:  # most likely out of memory, as larger sizes would be
-            if model in ON_PAIRS:
-                search = partial(largest.search, partial(largest.runs, make, SETS), fits, n)
-                limit = report.attempt(model, {**of_case, "limit": "memory"}, search)
-                if limit is not None:
-                    about = {**of_case, "fails": limit.fails, "limit": "memory"}
-                    report.add(model, about, Found({"largest": limit.fits}))
-            return
-        report.add(model, settings, found)
-        fits = n
-        if found.metrics["time"] > LONGEST:
+            fails = n
             break
-    if model in ON_PAIRS and device.type == "cuda":
-        report.add(model, {**of_case, "limit": "time"}, Found({"largest": fits}))
+        report.add(model, settings, found)
+        fits, time = n, found.metrics["time"]
+        if time > LONGEST:
+            break
+    if device.type == "cuda" and (model in ON_PAIRS or not checkpointing):
+        search = partial(_largest, partial(largest.runs, make, SETS), fits, time, fails)
+        limit = report.attempt(model, {**of_case, "largest": "searched"}, search)
+        if limit is not None:
+            about = {"fails": limit.fails, "limit": "memory"} if limit.fails else {"limit": "time"}
+            report.add(model, {**of_case, **about}, Found({"largest": limit.fits}))
+
+
+def _largest(runs: Callable[[int], bool], fits: int, time: float, fails: int) -> Largest:
+    """The largest number of items: `fits` do, in this time, and `fails` (if any) failed."""
+    if not fails:
+        fits, fails = largest.doubled(runs, fits, time, LONGEST_ONCE)
+    return largest.search(runs, fits, fails) if fails else Largest(fits, 0)
 
 
 def make_of(model: str, width: int | None, checkpointing: bool, device: torch.device) -> Make:

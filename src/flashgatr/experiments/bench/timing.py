@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 
 from ...kernels.cuda.side_stream import beside
-from ...train.trainer import set_precision
+from ...train.precision import precision as precision
 from .. import results
 
 Step = Callable[[], object]
@@ -51,7 +51,9 @@ PATIENCE = 2000.0
 
 @dataclass(frozen=True)
 class Found:
-    """Result of one case: values by metric, and settings that are known only afterwards."""
+    """Result of one case: values by metric, and settings that are known only afterwards. Integers
+    are recorded with all digits.
+    """
 
     metrics: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -208,17 +210,6 @@ def _drop_workspaces() -> None:
 
 
 @contextlib.contextmanager
-def precision(name: str) -> Iterator[None]:
-    """A context with the precision of float32 matrix products that the engine sets for `name`."""
-    before = torch.get_float32_matmul_precision()
-    set_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextlib.contextmanager
 def threads(number: int) -> Iterator[None]:
     """A context in which torch uses this number of threads."""
     before = torch.get_num_threads()
@@ -264,7 +255,10 @@ class CaseReport:
 
     def add(self, model: str, settings: dict[str, Any], found: Found) -> None:
         recorded = {**self.common, **settings, **found.settings}
-        values = {metric: float(f"{value:.5g}") for metric, value in found.metrics.items()}
+        values = {
+            metric: value if isinstance(value, int) else float(f"{value:.5g}")
+            for metric, value in found.metrics.items()
+        }
         for metric, value in values.items():
             if self.keep:
                 results.record(self.benchmark, model, metric, value, UNITS[metric], recorded)

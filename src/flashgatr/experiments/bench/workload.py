@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ... import GATr, embed_point
 from ...algebra import BLADES
 from ...config import preset
+from ...train.compiled import blocks
 from ..baselines.se3_transformer import FusedSE3Transformer
 from ..baselines.segnn import SEGNN
 from ..baselines.tensor_field import Fiber
@@ -27,7 +28,7 @@ from ..baselines.transformer import Transformer
 class Sample(NamedTuple):
     """Inputs of a network, its targets, and options of the call."""
 
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...]
     target: Tensor
     options: dict[str, Any]
 
@@ -37,7 +38,7 @@ class Work:
     """A network, and a function that draws its inputs and targets."""
 
     net: nn.Module
-    draw: Callable[[tuple[int, ...]], tuple[tuple[Tensor, ...], Tensor]]
+    draw: Callable[[tuple[int, ...]], tuple[tuple[Any, ...], Tensor]]
     device: torch.device
     precision: str
 
@@ -59,10 +60,13 @@ class Work:
             self.net(*sample.inputs, **sample.options)
 
     def compile(self) -> None:
-        """Compile block by block, as the engine does."""
-        blocks = self.net.blocks
-        assert isinstance(blocks, nn.ModuleList)
-        for block in blocks:
+        """Compile block by block, as the trainer does.
+
+        What was compiled for earlier cases is dropped: torch keeps a few versions of a function
+        only, and runs it eagerly after that.
+        """
+        torch.compiler.reset()
+        for block in blocks(self.net):
             block.compile()
 
 

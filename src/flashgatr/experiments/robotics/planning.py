@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from ...train.compiled import compiled_blocks
+from ...train.compiled import compiled_copy
 from ...train.order import mix
 from . import layouts
 from .demonstrations.stream import oracle
@@ -82,15 +83,16 @@ class DiffusionPlanner:
         weight = next(self.denoiser.parameters())
         geometric = torch.from_numpy(np.asarray(layouts.to_geometric(states)))
         first = Scale().normalize(geometric).to(weight.device, weight.dtype)
-        plans = []
+        compiles, plans = self.compiles_on(weight.device), []
+        denoiser = self._compiled_denoiser if compiles else self.denoiser
         for start in range(0, len(first), self.batch):
             part = slice(start, start + self.batch)
             known, clamp = condition(first[part], HORIZON)
             noise = SeededNoise(seeds[part], (HORIZON, GEOMETRIC), first)
-            with self._autocast(weight.device), self._compiled(weight.device):
+            with self._autocast(weight.device), _compilation(compiles):
                 plans.append(
                     sample(
-                        self.denoiser,
+                        denoiser,
                         self.plan,
                         known,
                         clamp,
@@ -107,9 +109,20 @@ class DiffusionPlanner:
         wanted = self.precision == "bfloat16" and device.type == "cuda"
         return torch.autocast(device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
 
-    def _compiled(self, device: torch.device) -> AbstractContextManager[object]:
-        wanted = self.compiled and device.type == "cuda" and len(self.plan) >= WORTH_COMPILING
-        return compiled_blocks(self.denoiser) if wanted else nullcontext()
+    def compiles_on(self, device: torch.device) -> bool:
+        """Whether plans are sampled with compiled blocks on this device."""
+        return self.compiled and device.type == "cuda" and len(self.plan) >= WORTH_COMPILING
+
+    @cached_property
+    def _compiled_denoiser(self) -> nn.Module:
+        return compiled_copy(self.denoiser)
+
+
+def _compilation(wanted: bool) -> AbstractContextManager[object]:
+    """A context in which compiled blocks run as such, even where a trainer lets them run
+    eagerly.
+    """
+    return torch.compiler.set_stance("default") if wanted else nullcontext()
 
 
 class Episodes(NamedTuple):

@@ -21,8 +21,8 @@ import numpy as np
 from ... import io
 from ...io import files
 from ...train import distributed
+from ...train.precision import set_precision
 from ...train.settings import override
-from ...train.trainer import set_precision
 from ...version import __version__
 from .. import runs
 from . import EXPERIMENT

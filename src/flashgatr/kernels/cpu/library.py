@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ...algebra import BLADES, PGA
 from ...functional.linear import SCALES
+from ...user_cache import cache_folder
 from ..codegen import INTEGERS, REALS, sums
 from ..rows import ORDER
 
@@ -222,7 +223,7 @@ def library() -> dict[torch.dtype, Library] | None:
         sources = {torch.float32: _source("float"), torch.float64: _source("double")}
         kept = _cache(command, sources)
         if kept is not None and not all(_is_whole(path) for path in kept.values()):
-            with tempfile.TemporaryDirectory(prefix="build-", dir=_cache_folder()) as folder:
+            with tempfile.TemporaryDirectory(prefix="build-", dir=cache_folder()) as folder:
                 for dtype, built in _build(command, sources, Path(folder)).items():
                     built.with_suffix(".sha256").write_text(_hash(built))
                     os.replace(built.with_suffix(".sha256"), kept[dtype].with_suffix(".sha256"))
@@ -260,7 +261,7 @@ def _build(
 
 def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dtype, Path] | None:
     """The files for this source, compiler and processor; None if there is no safe folder."""
-    folder = _cache_folder()
+    folder = cache_folder()
     if folder is None:
         return None
     version = subprocess.run(
@@ -275,19 +276,6 @@ def _cache(command: list[str], sources: dict[torch.dtype, str]) -> dict[torch.dt
         d: hashlib.sha256((same + text).encode()).hexdigest()[:32] for d, text in sources.items()
     }
     return {dtype: folder / f"{name}.so" for dtype, name in names.items()}
-
-
-def _cache_folder() -> Path | None:
-    """A folder that only the user can write to, since its files are loaded as code; or None."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the standard: relative ones are ignored
-    try:
-        folder = (given if given.is_absolute() else Path.home() / ".cache") / "flashgatr"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.stat()
-    except (OSError, RuntimeError):
-        return None
-    is_ours = not hasattr(os, "getuid") or about.st_uid == os.getuid()
-    return folder if is_ours and not about.st_mode & 0o022 and os.access(folder, os.W_OK) else None
 
 
 def _is_whole(path: Path) -> bool:

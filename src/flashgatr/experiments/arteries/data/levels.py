@@ -2,7 +2,9 @@
 
 FOLDER/levels/KEY.safetensors holds those of up to 100 meshes. KEY is a hash of their positions and
 of the settings, so a file never belongs to other meshes. A file that is missing, damaged or of
-another version is made again. Nothing is written to a folder of shards that is marked read-only.
+another version is made again. Nothing is written to a folder of shards that is marked read-only;
+for such folders, and those where writing fails, files of the same names lie in the folder `levels`
+of the user's cache folder.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -21,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from ....io import files
+from ....user_cache import cache_folder
 from ...baselines.surfaces.levels import Hierarchy, Level, Levels
 from ...hashing import hash_of
 from .mesh import Array, ArteryError, Mesh
@@ -35,13 +38,11 @@ TOGETHER = 100
 def with_levels(
     meshes: Sequence[Mesh], hierarchy: Hierarchy, folder: Path | None = None
 ) -> list[Mesh]:
-    """These meshes with their levels, which are kept in a folder of shards, if one is given."""
-    if folder is not None and not _may_be_written(folder):
-        folder = None
+    """These meshes with their levels, which are kept for a folder of shards, if one is given."""
     found: list[Levels] = []
     for start in range(0, len(meshes), TOGETHER):
         positions = [np.asarray(mesh.position) for mesh in meshes[start : start + TOGETHER]]
-        found += _kept(positions, hierarchy, None if folder is None else folder / FOLDER)
+        found += _kept(positions, hierarchy, folder)
     return [replace(mesh, levels=own) for mesh, own in zip(meshes, found, strict=True)]
 
 
@@ -56,14 +57,19 @@ def prepare_levels(
     at most one per core); `with_levels` then reads them. `progress` is called with (meshes done,
     meshes in all).
     """
-    if not _may_be_written(folder):
-        raise ArteryError(f"{folder} is not a folder that may be written to; copy the shards first")
+    if not folder.is_dir():
+        raise ArteryError(f"{folder} is not a folder; levels are made for a folder of shards")
+    if not any(_may_be_written(place.parent) for place in _places(folder)):
+        raise ArteryError(
+            f"levels can be kept neither in {folder} nor in the user's cache folder; make one of "
+            "them writable, or copy the shards"
+        )
     parts = [
         [np.asarray(mesh.position) for mesh in meshes[start : start + TOGETHER]]
         for start in range(0, len(meshes), TOGETHER)
     ]
     workers = min(workers or os.cpu_count() or 1, len(parts))
-    job = partial(_keep, hierarchy=hierarchy, folder=folder / FOLDER)
+    job = partial(_keep, hierarchy=hierarchy, folder=folder)
     done = 0
     with contextlib.ExitStack() as stack:
         run: Any = map
@@ -86,17 +92,27 @@ def _kept(positions: list[Array], hierarchy: Hierarchy, folder: Path | None) -> 
         return [hierarchy.build(own) for own in positions]
     settings = f"{FORMAT} {sorted(asdict(hierarchy).items())}"
     key = hashlib.sha256(f"{settings} {hash_of(positions)}".encode()).hexdigest()[:32]
-    path = folder / f"{key}.safetensors"
-    try:
-        return _read(path, len(hierarchy.ratios), [len(own) for own in positions])
-    except (OSError, ValueError, TypeError, IndexError):  # absent or damaged
-        found = [hierarchy.build(own) for own in positions]
-    try:
-        folder.mkdir(exist_ok=True)
-        files.write(path, _packed(found))
-    except OSError:  # full, say: the next run computes them again
-        pass
+    name, nodes = f"{key}.safetensors", [len(own) for own in positions]
+    for place in _places(folder):
+        with contextlib.suppress(OSError, ValueError, TypeError, IndexError):  # absent or damaged
+            return _read(place / name, len(hierarchy.ratios), nodes)
+    found = [hierarchy.build(own) for own in positions]
+    content = _packed(found)
+    for place in _places(folder):
+        if _may_be_written(place.parent):
+            with contextlib.suppress(OSError):  # full, say; the last resort is to compute again
+                place.mkdir(exist_ok=True)
+                files.write(place / name, content)
+                break
     return found
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """Where the levels of a folder of shards may lie, in order of preference."""
+    yield folder / FOLDER
+    cache = cache_folder()
+    if cache is not None:
+        yield cache / FOLDER
 
 
 def _may_be_written(folder: Path) -> bool:

@@ -18,6 +18,7 @@ MODELS = {
     "gatr_e3_wide": "GATr with types, wider",
     "gatr_both_signs": "GATr, both signs",
     "transformer": "Transformer",
+    "segnn": "SEGNN",
     "pointnet2": "PointNet++",
     "gem_cnn": "GEM-CNN",
     "gatr_no_scalars": "GATr without scalars",

@@ -20,14 +20,14 @@ from torch import nn
 
 from ....io import files
 from ....train import distributed
+from ....train.precision import set_precision
 from ....train.settings import RunConfig, override
-from ....train.trainer import set_precision
 from ... import runs
 from ..anchoring import AnchorChoice, Progress, anchored
 from ..data.mesh import Array, ArteryError, Mesh, kept_faces
 from ..inference import predict_meshes
 from ..metrics import MeshErrors, mesh_errors
-from ..models import GATrArteries
+from ..models import GATrArteries, SEGNNArteries
 from ..unconstrained import AnyLinear
 from . import vtkxml
 from .model_input import REFERENCE, Vessel, read_vessel
@@ -85,7 +85,7 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
         config = override(config, ["train.cuda_graph=false", f"device={device}"])  # no training
     model: Any = runs.load_model(config)
     if both_signs:
-        if not is_equivariant(model):
+        if not isinstance(model, GATrArteries) or not is_equivariant(model):
             raise ArteryError(f"--both-signs is for GATr, not for {config.model.name}")
         model.both_signs = not model.net.config.is_typed  # types make one pass exact
     return model.to(distributed.join(config.device).device).eval(), config
@@ -94,7 +94,7 @@ def load(run: Path, *, device: str = "", both_signs: bool = False) -> tuple[nn.M
 def is_equivariant(model: nn.Module) -> bool:
     """Whether predictions rotate and move with the mesh; False for models that are not ours."""
     is_free = any(isinstance(layer, AnyLinear) for layer in model.modules())
-    return isinstance(model, GATrArteries) and not is_free
+    return isinstance(model, GATrArteries | SEGNNArteries) and not is_free
 
 
 def predict_vessel(

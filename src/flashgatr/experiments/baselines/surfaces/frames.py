@@ -34,7 +34,8 @@ def tangent_frames(position: Tensor, normal: Tensor, toward: Tensor) -> Tensor:
     """
     normal = F.normalize(normal, dim=-1)
     offset = position.index_select(0, toward.clamp(min=0)) - position
-    axis = F.one_hot(normal.abs().argmin(-1), 3).to(normal.dtype)
+    smallest = normal.abs().argmin(-1, keepdim=True)
+    axis = torch.zeros_like(normal).scatter(-1, smallest, 1.0)
     flat = _flat(offset, normal)
     known = (toward >= 0) & (flat.norm(dim=-1) > _ABOVE * offset.norm(dim=-1))
     x = F.normalize(torch.where(known[:, None], flat, _flat(axis, normal)), dim=-1)
