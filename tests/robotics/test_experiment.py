@@ -209,6 +209,19 @@ def test_a_sweep_records_rewards(demonstrations, tmp_path, monkeypatch):
     assert {line[0] for line in lines} == {"kuka-reward", "kuka-accuracy", "kuka-equivariance"}
 
 
+def test_a_sweep_that_lacks_demonstrations_fails_before_its_first_run(demonstrations, tmp_path):
+    recipe = tmp_path / "kuka_more.toml"
+    recipe.write_text(
+        f'[run]\nexperiment = "kuka"\n[run.data]\nfolder = "{demonstrations}"\n'
+        '[grid]\n"data.train_samples" = [3, 6]\n'
+    )
+    said = []
+    with pytest.raises(ValueError, match="holds 9 demonstrations, .* 6 are needed for training"):
+        sweep.execute(sweep.plan(recipe, tmp_path / "runs", TINY), said.append)
+    assert said == ["0 of 2 runs are finished"]
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("kuka_*.toml")), ids=str)
 def test_recipes_build_their_options_and_networks(recipe, tmp_path):
     runs = sweep.plan(recipe, tmp_path)

@@ -10,7 +10,7 @@ from flashgatr.experiments.robotics.demonstrations import shards
 from flashgatr.experiments.robotics.diffusion import Schedule
 from flashgatr.experiments.robotics.layouts import HORIZON
 from flashgatr.experiments.robotics.symmetry import symmetry
-from flashgatr.experiments.robotics.task import RoboticsTask
+from flashgatr.experiments.robotics.task import RoboticsTask, require
 from flashgatr.train import Trainer, distributed
 
 CPU = torch.device("cpu")
@@ -198,7 +198,6 @@ def _failing_after(task, calls):
         ("data.options.loss=huber", "one of 'l2', 'l1', got 'huber'"),
         ("data.options.held_out=1", "at least 2, got 1"),
         ("data.options.release=1", "true or false, got 1"),
-        ("data.folder=nowhere", "no demonstrations in nowhere"),
         ("model.name=gtr", "did you mean 'gatr'"),
     ],
 )
@@ -219,3 +218,19 @@ def test_demonstrations_of_the_sets_are_different(folder):
     assert few.data_hash != task.data_hash
     with pytest.raises(ConfigError, match=r"holds 9 demonstrations, of which .* 6 are needed"):
         make(folder, "data.train_samples=6").samples  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("data.folder=nowhere", "no demonstrations in nowhere"),
+        ("data.train_samples=6", r"6 are needed for training; make 10 with .*demonstrations 10`"),
+    ],
+)
+@pytest.mark.parametrize("model", ["transformer", "cql"])
+def test_missing_demonstrations_are_an_error_before_training(folder, change, complaint, model):
+    """The check reads the manifest alone: it is called for all runs of a sweep before the first."""
+    fine = override(RunConfig(), [f"data.folder='{folder}'", *SMALL[4:], f"model.name={model}"])
+    require(fine)
+    with pytest.raises(ValueError, match=complaint):
+        require(override(fine, [change]))

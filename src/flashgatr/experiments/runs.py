@@ -34,6 +34,13 @@ def make_task(config: RunConfig, world: World) -> Task:
     return task
 
 
+def require(config: RunConfig) -> None:
+    """An error if a run with these settings cannot be trained, as far as its experiment knows."""
+    check = table.find(config.experiment).get("require")
+    if check is not None:
+        check(config)
+
+
 def task_of(experiment: str) -> Any:
     """The task of an experiment: called with the settings and the device."""
     return table.find(experiment).get("task")
@@ -76,6 +83,7 @@ def _train(config: RunConfig, world: World) -> dict[str, Any]:
     with FolderLock(folder, world):
         if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
             _save_config(config)
+        require(config)
         task = make_task(config, world)
         if config.model.start and not checkpoints.exists(folder / "checkpoints"):
             _start(task.model, config)

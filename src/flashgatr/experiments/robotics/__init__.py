@@ -28,6 +28,7 @@ EXPERIMENT = Experiment(
     "kuka",
     summary="A robot arm stacks four blocks: plans by diffusion.",
     task=f"{_HERE}.task:TASK",
+    require=f"{_HERE}.task:require",
     models=f"{_HERE}.models:MODELS",
     defaults={
         "train": {

@@ -12,7 +12,7 @@ def data(
     folder: Annotated[Path, typer.Option("--folder", "-f", help="Where the files go.")] = Path(
         "data/kuka"
     ),
-    demonstrations: Annotated[int, typer.Option(help="Number of demonstrations.")] = 11_000,
+    demonstrations: Annotated[int, typer.Option(help="How many; 200 are held out.")] = 11_200,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     diversity: Annotated[
         float, typer.Option(help="From 0 (one way to stack a scene) to 1 (very many).")

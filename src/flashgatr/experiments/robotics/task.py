@@ -21,8 +21,8 @@ from ...train import Task
 from ...train.settings import RunConfig
 from ..hashing import hash_of
 from . import EXPERIMENT, evaluation
-from .demonstrations.sets import divided
-from .demonstrations.shards import describe, to_tensors
+from .demonstrations.sets import divided, require_enough
+from .demonstrations.shards import to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import (
     Schedule,
@@ -72,7 +72,6 @@ class RoboticsTask:
         _, scale = target_tables(config.model.options.get("predict", "noise"))
         self._per_error = (1 / scale.abs()).to(device, torch.float32)
         """Errors of what the network predicts, per error of the noise (T)."""
-        describe(self.folder)  # missing data are an error now rather than later, engines as well
         evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
@@ -205,6 +204,14 @@ class TaskOfModel:
 
 
 TASK = TaskOfModel()
+
+
+def require(config: RunConfig) -> None:
+    """An error if a run lacks demonstrations, engines or scenes, before hours of training."""
+    options = Options.read(config.data.options)
+    evaluation.require_scenes(options)
+    folder, limit = Path(config.data.folder), config.data.train_samples or None
+    require_enough(folder, options.held_out, limit)
 
 
 def _normalised(demonstrations: Demonstrations) -> Demonstrations:

@@ -22,7 +22,6 @@ from ....train.settings import ConfigError, RunConfig
 from ...hashing import hash_of
 from .. import EXPERIMENT, evaluation
 from ..demonstrations.sets import divided
-from ..demonstrations.shards import describe
 from ..options import Options
 from .acting import Acting
 from .learner import Learner
@@ -48,7 +47,6 @@ class OfflineTask:
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         self.rate_factors = _learner(self.model).rate_factors
-        describe(self.folder)  # missing data are an error now rather than later, engines as well
         evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
 
