@@ -1,16 +1,20 @@
 """`flashgatr train kuka`, `eval` and `sweep --record`, with an engine and without any."""
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from flashgatr.experiments import equivariance, results, runs, shipped, sweep, table
 from flashgatr.experiments.bench import trained_equivariance
+from flashgatr.experiments.config import override
 from flashgatr.experiments.equivariance import DTYPES
 from flashgatr.experiments.robotics import evaluation
+from flashgatr.experiments.robotics.offline_rl.learners import LEARNERS
 from flashgatr.experiments.robotics.options import Options
 from flashgatr.experiments.robotics.world import physics
 
@@ -227,8 +231,47 @@ def test_recipes_build_their_options_and_networks(recipe, tmp_path):
     runs = sweep.plan(recipe, tmp_path)
     assert runs
     for run in runs:
-        Options.read(run.config.data.options)
+        options = Options.read(run.config.data.options)
         assert run.config.model.name in table.find("kuka").get("models")
+        assert options.engine in ("bullet", "both")  # MuJoCo judges poor plans too well
+
+
+def test_other_sizes_are_trained_as_those_of_the_figure(tmp_path):
+    """But for the number of blocks or channels, and the scenes."""
+
+    def settings(name):
+        found = {}
+        for run in sweep.plan(ROOT / "recipes" / name, tmp_path):
+            config = run.config
+            if config.seed == 0 and config.data.train_samples == 11_000:
+                predict = config.model.options["predict"]
+                train = replace(config.train, checkpoint_every=1000)
+                found[config.model.name] = train, predict
+        return found
+
+    figure = settings("kuka_figure.toml")
+    sizes, wide = settings("kuka_sizes.toml"), settings("kuka_wide_transformer.toml")
+    assert sizes == {name: figure[name] for name in ("gatr", "transformer")}
+    assert wide == {"transformer": figure["transformer"]}
+
+
+def test_the_quick_start_shows_the_settings_of_the_figure(tmp_path):
+    text = (ROOT / "docs" / "kuka.md").read_text().replace("\\\n", "")
+    line = next(x for x in text.splitlines() if x.startswith("flashgatr train kuka --folder"))
+    words = shlex.split(line, comments=True)
+    shown = override(runs.defaults("kuka"), [b for a, b in pairwise(words) if a == "--set"])
+    wanted = {"model.name": "gatr", "data.train_samples": 11_000, "seed": 0}
+    figure = sweep.plan(ROOT / "recipes" / "kuka_figure.toml", tmp_path)
+    same = next(run.config for run in figure if run.values == wanted)
+    assert shown.train == same.train == runs.load_config(ROOT / "pretrained" / "kuka").train
+    assert shown.model == same.model
+
+
+def test_policies_are_not_averaged_and_denoisers_are(tmp_path):
+    """Diffuser's code averages the weights of denoisers; CQL and BCQ were published without."""
+    for recipe in sorted((ROOT / "recipes").glob("kuka_*.toml")):
+        for run in sweep.plan(recipe, tmp_path):
+            assert bool(run.config.train.ema) == (run.config.model.name not in LEARNERS)
 
 
 def test_the_figure_reads_test_scenes_and_the_choice_of_rates_does_not(tmp_path):

@@ -34,6 +34,7 @@ EXPERIMENT = Experiment(
         "train": {
             "steps": 200_000,
             "batch_size": 32,
+            "ema": 0.999,
             "precision": "bfloat16",
             "cuda_graph": True,
         }
