@@ -56,6 +56,36 @@ def test_evaluation_repeats_and_takes_other_scenes(trained, tmp_path):
     assert (trained / "results.json").read_text() == before
 
 
+@needs_physics
+@pytest.mark.parametrize("seen", [["data.train_samples=3"], []], ids=["told", "unknown"])
+def test_rewards_need_no_demonstrations(trained, seen, tmp_path):
+    """A run from elsewhere plans without its data; errors on demonstrations are then left out."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    before, out = results_of(run), tmp_path / "out.json"
+    changes = ["data.folder=gone", "data.options.turned=false", *seen]
+    said = command("eval", run, *(x for c in changes for x in ("--set", c)), "--out", out)
+    assert "no demonstrations in gone: rewards are measured, errors are left out" in said
+    found = json.loads(out.read_text())["results"]
+    assert list(found) == ["plan_mujoco"]
+    assert found["plan_mujoco"]["reward"] == before["plan_mujoco"]["reward"]
+    assert found["plan_mujoco"].get("demonstrations") == (3 if seen else None)
+    with pytest.raises(ValueError, match="no demonstrations in gone; make them with"):
+        command("eval", run, "--set", "data.folder=gone", "--set", "data.options.scenes=0")
+
+
+@needs_physics
+def test_errors_that_were_measured_before_are_kept(trained, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = results_of(run)
+    config = (run / "config.toml").read_text()
+    folder = runs.load_config(run).data.folder
+    (run / "config.toml").write_text(config.replace(folder, str(tmp_path / "gone")))
+    command("eval", run)
+    after = results_of(run)
+    assert list(after) == list(before)
+    assert after["test"] == before["test"]
+
+
 def test_evaluation_is_recorded_with_what_was_changed(trained, tmp_path, monkeypatch):
     """Under the name of the run; facts about the scenes are told once."""
     monkeypatch.chdir(tmp_path)

@@ -210,17 +210,21 @@ def _compare_source(config: RunConfig) -> None:
 
 
 def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
-    """Evaluate a trained run on the data of its settings; with `keep`, store the results."""
+    """Evaluate a trained run on the data of its settings; with `keep`, store the results.
+
+    Stored results of sets that were not measured this time, such as for lack of data, are kept.
+    """
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:
         set_precision(config.train.precision)
         task = load_task(config, world)
         results = task.evaluate(task.model)
-        summary = {**(read_results(folder) or {}), "results": results}
+        stored = read_results(folder) or {}
         if world.is_main and keep:
-            _save_results(folder, summary)
-        return summary
+            every = {**(stored.get("results") or {}), **results}
+            _save_results(folder, {**stored, "results": every})
+        return {**stored, "results": results}
     finally:
         distributed.leave()
 

@@ -15,8 +15,7 @@ _PLANNING = ("engine", "scenes", "scene_set", "turned", "mirrored", "sampler", "
 
 
 def _about(settings: Any, results: Results) -> dict[str, Any]:
-    own = {key: results[key] for key in _PLANNING if key in results}
-    return {"demonstrations": results["demonstrations"], **own}
+    return {key: results[key] for key in ("demonstrations", *_PLANNING) if key in results}
 
 
 def _reward(title: str, name: str, kind: str) -> Metric:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 
 from ..console import say
 from . import layouts, planning
+from .demonstrations import sets
 from .diffusion import Schedule
 from .options import Options
 from .planning import DiffusionPlanner, Episodes
@@ -137,6 +139,28 @@ def details(episodes: Episodes) -> dict[str, Any]:
         },
         "strip": episodes.states[0, every].round(4).tolist(),
     }
+
+
+def can_measure_errors(folder: Path, options: Options) -> bool:
+    """Whether a folder has demonstrations, on which errors are measured.
+
+    Without them, a message says that only rewards are; if there are no rewards either, missing
+    demonstrations are an error.
+    """
+    if sets.exist(folder):
+        return True
+    if not options.engines():
+        sets.require_enough(folder, options.held_out)
+    say(f"there are no demonstrations in {folder}: rewards are measured, errors are left out")
+    return False
+
+
+def with_demonstrations(
+    found: dict[str, dict[str, Any]], count: int | None
+) -> dict[str, dict[str, Any]]:
+    """Results that say on how many demonstrations the run was trained, where that is known."""
+    about = {} if count is None else {"demonstrations": count}
+    return {name: {**numbers, **about} for name, numbers in found.items()}
 
 
 def require_scenes(options: Options) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ....train.settings import ConfigError
-from .shards import COMMAND, describe, read
+from .shards import COMMAND, MANIFEST, describe, read
 from .stream import Demonstration
 
 
@@ -21,6 +21,11 @@ def divided(
     train = _train_size(folder, len(every), held_out, limit)
     half = len(every) - held_out // 2
     return {"train": every[:train], "validation": every[most:half], "test": every[half:]}
+
+
+def exist(folder: Path) -> bool:
+    """Whether a folder holds demonstrations, complete or damaged."""
+    return (folder / MANIFEST).exists()
 
 
 def require_enough(folder: Path, held_out: int, limit: int | None = None) -> None:

@@ -103,12 +103,16 @@ class OfflineTask:
         return {"score": error, "value": value} | {k: x.item() for k, x in losses.items()}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Rewards of acting, and the error of actions on the test set."""
-        error, value = self._measure(model, self._test)
-        test = {"action_mse": error, "value": value, "cases": len(self._test.reward)}
-        found = evaluation.rewards(Acting(_learner(model)), self.options) | {"test": test}
-        count = self._sets["train"].demonstrations
-        return {name: {**x, "demonstrations": count} for name, x in found.items()}
+        """Rewards of acting, and the error of actions on the test set, if there is one."""
+        known = evaluation.can_measure_errors(self.folder, self.options)
+        errors: dict[str, dict[str, Any]] = {}
+        if known:
+            error, value = self._measure(model, self._test)
+            cases = len(self._test.reward)
+            errors["test"] = {"action_mse": error, "value": value, "cases": cases}
+        found = evaluation.rewards(Acting(_learner(model)), self.options) | errors
+        count = self._sets["train"].demonstrations if known else self._limit
+        return evaluation.with_demonstrations(found, count)
 
     @torch.no_grad()
     def _measure(self, model: nn.Module, batch: TransitionBatch) -> tuple[float, float]:
