@@ -23,6 +23,8 @@ SHOULDER, UPPER, FORE, TOOL = 0.360, 0.420, 0.400, 0.126
 """Height of the shoulder; shoulder to elbow; elbow to wrist; wrist to endeffector."""
 LIMITS = tuple(math.radians(angle) for angle in (170, 120, 170, 120, 170, 120, 175))
 """Joint k moves within plus and minus LIMITS[k]."""
+_FAR = 1e6
+"""Metres. Squares of larger coordinates could overflow; the arm reaches none of them."""
 BRANCHES = tuple((a, b, c) for a in (1, -1) for b in (1, -1) for c in (1, -1))
 """Signs of joints 2, 4 and 6."""
 HOME = (0.0, 0.35, 0.0, -1.55, 0.0, math.pi - 1.9, 0.0)
@@ -95,6 +97,7 @@ def inverse(position: Array, rotation: Array, angle: Array, signs: Array) -> Sol
     also False outside the joint limits; `q` is not clipped to them.
     """
     xp = namespace(position)
+    position = xp.clip(position, -_FAR, _FAR)
     line = position - TOOL * rotation[..., 2] - constant((0, 0, SHOULDER), position)
     distance = norm(line)[..., 0]
     least, most = UPPER - FORE, UPPER + FORE
