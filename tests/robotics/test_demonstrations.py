@@ -279,6 +279,11 @@ def test_published_files_are_read_as_the_authors_read_them(tmp_path, made):
     first = layouts.to_geometric(made[0].states[::2])
     assert np.abs(data.states[:100].numpy() - first[:100]).max() < 1e-6
     assert len(published.load_published(tmp_path, 2)) == 1
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
+            published.load_published(tmp_path, limit)
+    with pytest.raises(DataError, match="none of the 1 demonstrations in .* has 128 frames after"):
+        published.load_published(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -298,18 +303,19 @@ def test_other_files_are_refused(tmp_path, save, text):
         published.load_published(tmp_path)
 
 
-def test_mutated_published_files_give_our_errors_or_numbers(tmp_path, made):
+@pytest.mark.parametrize("times", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_mutated_published_files_give_our_errors_or_numbers(tmp_path, made, times):
     path = tmp_path / "data_0.npy"
     np.save(path, made[0].states[:40])
     good, chance = path.read_bytes(), random.Random(0)
     refused = 0
-    for _ in range(300):
+    for _ in range(times):
         path.write_bytes(mutated(good, chance))
         try:
             assert np.isfinite(published.read_published(path)).all()
         except DataError:
             refused += 1
-    assert refused > 100
+    assert refused > times / 3
 
 
 # ---- the command ----

@@ -1,5 +1,6 @@
 """The robotics experiment as the trainer sees it, on a few demonstrations."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.demonstrations import shards
 from flashgatr.experiments.robotics.diffusion import Schedule
 from flashgatr.experiments.robotics.layouts import HORIZON
+from flashgatr.experiments.robotics.offline_rl.task import OfflineTask
 from flashgatr.experiments.robotics.symmetry import symmetry
 from flashgatr.experiments.robotics.task import RoboticsTask, require
 from flashgatr.train import Trainer, distributed
@@ -176,6 +178,25 @@ def test_training_runs_and_resumes_exactly(folder, tmp_path):
     assert once["best_score"] == twice["best_score"]
     assert once["results"] == twice["results"]
     assert once["results"]["test"]["mse"] < 1.5
+
+
+def test_published_files_are_trained_on(folder, tmp_path):
+    """One file per demonstration, at twice the rate; windows hold nothing after the end."""
+    for number, demonstration in enumerate(shards.read(folder)):
+        np.save(tmp_path / f"data_{number}.npy", demonstration.states.repeat(2, 0).astype(float))
+    change = f"data.folder='{tmp_path}'"
+    task, own = make(tmp_path), make(folder)
+    require(override(RunConfig(), [*SMALL[4:], change]))
+    every = shards.load(folder)
+    lengths = every.offsets.diff()[:5].clamp(max=300)
+    assert task.samples == (lengths - HORIZON + 1).sum()
+    assert torch.equal(task._sets["test"].states[:100], own._sets["test"].states[:100])
+    assert set(task.evaluate(task.model)) == {"test", "test_turned", "test_mirrored"}
+    few = [*SMALL[4:], change, "data.train_samples=6"]
+    with pytest.raises(ConfigError, match=r"6 are needed for training; change one of the numbers"):
+        require(override(RunConfig(), few))
+    policy = OfflineTask(override(RunConfig(), [*SMALL[4:], change, "model.name=cql"]), CPU)
+    assert policy.samples == lengths.sum()
 
 
 def _failing_after(task, calls):

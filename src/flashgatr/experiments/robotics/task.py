@@ -21,7 +21,7 @@ from ...train import Task
 from ...train.settings import RunConfig
 from ..hashing import hash_of
 from . import EXPERIMENT, evaluation
-from .demonstrations.sets import divided, require_enough
+from .demonstrations.sets import divided, require_enough, rest
 from .demonstrations.shards import to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import (
@@ -87,7 +87,8 @@ class RoboticsTask:
     def _sets(self) -> dict[str, Demonstrations]:
         """The demonstrations of the three sets."""
         parts = divided(self.folder, self.options.held_out, self._limit)
-        return {name: to_tensors(part) for name, part in parts.items()}
+        after = rest(self.folder)
+        return {name: to_tensors(part, after) for name, part in parts.items()}
 
     @cached_property
     def _train(self) -> Demonstrations:

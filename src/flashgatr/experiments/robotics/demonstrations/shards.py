@@ -28,7 +28,7 @@ from .. import layouts
 from ..layouts import JOINT
 from . import stream as streams
 from .stream import STACKS, Demonstration, Recipe
-from .windows import Demonstrations
+from .windows import REST, Demonstrations
 
 FORMAT = 1
 KEY = "kuka"  # of the header in a shard's metadata
@@ -151,8 +151,11 @@ def load(folder: Folder, limit: int | None = None) -> Demonstrations:
     return to_tensors(read(folder, limit))
 
 
-def to_tensors(demonstrations: list[Demonstration]) -> Demonstrations:
-    """Demonstrations in the geometric layout; one at a time would take minutes for thousands."""
+def to_tensors(demonstrations: list[Demonstration], rest: int = REST) -> Demonstrations:
+    """Demonstrations in the geometric layout; one at a time would take minutes for thousands.
+
+    rest: for how many frames windows hold the last state.
+    """
     lengths = np.array([len(d.states) for d in demonstrations])
     offsets = np.concatenate([[0], lengths.cumsum()])
     states = torch.empty((int(offsets[-1]), layouts.GEOMETRIC))
@@ -161,7 +164,7 @@ def to_tensors(demonstrations: list[Demonstration]) -> Demonstrations:
         end = min(start + SHARD, len(demonstrations))
         flat = layouts.to_geometric(part)
         states[int(offsets[start]) : int(offsets[end])] = torch.from_numpy(flat)
-    return Demonstrations(states, torch.from_numpy(offsets))
+    return Demonstrations(states, torch.from_numpy(offsets), rest)
 
 
 def _save(folder: Path, number: int, recipe: Recipe, part: list[Demonstration]) -> str:
