@@ -5,7 +5,7 @@ import pytest
 
 from flashgatr.experiments.robotics import layouts
 from flashgatr.experiments.robotics.demonstrations import clearance, expert, motion, stream
-from flashgatr.experiments.robotics.demonstrations.expert import demonstrate
+from flashgatr.experiments.robotics.demonstrations.expert import PlanError, demonstrate
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration
 from flashgatr.experiments.robotics.world import kinematics, rewards, rotations, scenes, tracking
 from flashgatr.experiments.robotics.world.scenes import Setting
@@ -172,12 +172,42 @@ def test_arm_angles_are_tried_on_both_sides():
     assert (np.sort(-motion.ARM_ANGLES) == np.sort(motion.ARM_ANGLES)).all()
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({7: 1.5, 8: 0}, r"^block 0 at \(1.5, 0, 0.03\) is out of the arm's reach$"),
+        ({14: 1, 22: 1}, "^blocks 0 and 1 are held; the expert carries one at a time$"),
+        ({10: 0.5, 11: 0, 12: 0, 13: 0.75**0.5}, "^block 0 is tilted by 60 degrees; the expert"),
+        ({7: 0, 8: 0}, r"in 20 attempts; in the last one, there is no way to stack block \d at"),
+    ],
+    ids=str,
+)
+def test_a_state_without_a_plan_is_answered_by_what_is_in_the_way(change, text):
+    scene = scenes.scenes("test", 1)[0]
+    scene[list(change)] = list(change.values())
+    with pytest.raises(PlanError, match=text):
+        demonstrate(scene, np.random.default_rng(0))
+    assert (stream.oracle(scene[None])[0] == scene).all()  # the arm stays
+
+
+def test_lists_are_states():
+    scene = scenes.scenes("test", 1)[0]
+    found, _ = demonstrate(scene.tolist(), np.random.default_rng(0), 0)
+    assert (found == demonstrate(scene, np.random.default_rng(0), 0)[0]).all()
+
+
 def test_wrong_requests_are_refused():
     scene = scenes.scenes("test", 1)[0]
     with pytest.raises(ValueError, match="diversity must be from 0 to 1, got 2"):
         demonstrate(scene, np.random.default_rng(0), 2)
-    with pytest.raises(ValueError, match="a state has 39 finite numbers"):
-        demonstrate(scene * np.nan, np.random.default_rng(0))
+    for wrong, text in (
+        (scene * np.nan, "the state has entries that are not finite"),
+        (["above"], "a state is an array of numbers"),
+        (scene[:38], r"got a state of shape \(38,\), expected \(39,\)"),
+        (np.where(np.isin(np.arange(39), range(10, 14)), 0, scene), "quaternion is zero"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            demonstrate(wrong, np.random.default_rng(0))
     with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
         Recipe(seed=-1)
     with pytest.raises(ValueError, match="diversity must be a number from 0 to 1, got 'high'"):
