@@ -10,7 +10,7 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner
 
-from flashgatr.experiments.robotics import command, layouts
+from flashgatr.experiments.robotics import command, evaluation, layouts
 from flashgatr.experiments.robotics.demonstrations import published, shards, stream
 from flashgatr.experiments.robotics.demonstrations.shards import DataError, generate, load, read
 from flashgatr.experiments.robotics.demonstrations.stream import Demonstration, Recipe
@@ -115,6 +115,32 @@ def test_a_longer_set_keeps_the_complete_shards(folder, made, monkeypatch, tmp_p
     generate(tmp_path / "anew", 7, RECIPE)
     assert content(tmp_path / "anew") == after
     assert generate(folder, 2, RECIPE).count == 7  # does not shrink
+
+
+def test_an_interruption_loses_no_complete_shard(tmp_path, monkeypatch, made):
+    """The next call goes on after the last complete shard, with the same result."""
+
+    def stop(done, wanted):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    asked = []
+    replay_stream(monkeypatch, made, asked)
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path / "stopped", 5, RECIPE, progress=stop)
+    assert same(read(tmp_path / "stopped"), made[:3])
+    generate(tmp_path / "stopped", 5, RECIPE)
+    generate(tmp_path / "whole", 5, RECIPE)
+    assert asked == [(0, 5), (3, 2), (0, 5)]
+    assert content(tmp_path / "stopped") == content(tmp_path / "whole")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, made):
+    replay_stream(monkeypatch, made)
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DataError, match="cannot write demonstrations into .*; choose another"):
+            generate(folder, 5, RECIPE)
 
 
 def test_another_recipe_does_not_overwrite(folder):
@@ -346,13 +372,23 @@ def test_the_command_checks_in_physics(run, tmp_path):
     assert "1 of 1 end with a tower in mujoco" in done.output
 
 
+@pytest.mark.skipif(not physics.installed("mujoco"), reason="mujoco is missing")
+def test_the_command_says_how_far_it_is(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "EVERY", -1.0)
+    done = run("--folder", tmp_path, "--demonstrations", 2, "--check", "mujoco", "--workers", 1)
+    assert "planning: demonstration 1 of 2\nplanning: demonstration 2 of 2\n" in done.output
+    assert "replaying in mujoco: demonstration 2 of 2\n" in done.output
+
+
 def test_the_command_refuses_wrong_options(run, tmp_path):
     for words, text in (
         (("--check", "havok"), "unknown engine 'havok'"),
         (("--diversity", 2), "diversity must be a number from 0 to 1"),
         (("--start", "lying"), "start must be one of bent, upright"),
         (("--demonstrations", 0), "demonstrations must be an integer of at least 1"),
+        (("--workers", -1), "workers must be an integer of at least 1, got -1"),
     ):
-        done = run("--folder", tmp_path, *words)
+        done = run("--folder", tmp_path / "new", *words)
+        assert not (tmp_path / "new").exists()
         assert isinstance(done.exception, ValueError)
         assert text in str(done.exception)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flashgatr.experiments.robotics import layouts
+from flashgatr.experiments.robotics.demonstrations import stream
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration, failures
 from flashgatr.experiments.robotics.world import kinematics, physics, rewards, rollout, scenes
 from flashgatr.experiments.robotics.world.kinematics import HOME
@@ -71,11 +72,13 @@ def test_a_held_block_follows_the_endeffector_and_falls_when_released(engine, sc
 
 
 @engines
-def test_demonstrations_build_their_tower(engine):
+def test_demonstrations_build_their_tower(engine, monkeypatch):
     made = [demonstration(Recipe(diversity=d), k) for k, d in enumerate((0.0, 1.0))]
     assert failures(made, engine) == []
     made[0].states[:, 14::8] = 0  # nothing is ever held
     assert failures(made, engine) == [0]
+    monkeypatch.setattr(stream, "REPLAYED", 1)
+    assert failures(made[::-1], engine) == [1]
 
 
 @engines

@@ -32,19 +32,23 @@ PICTURES = 7
 
 
 class Messages:
-    """Says now and then how far an episode is, which has this many phases."""
+    """Says now and then how far an episode is, which has this many phases, or other work is."""
 
     def __init__(
-        self, title: str, tell: Callable[[str], None] = say, phases: int = planning.PHASES
+        self,
+        title: str,
+        tell: Callable[[str], None] = say,
+        phases: int = planning.PHASES,
+        unit: str = "step",
     ) -> None:
-        self.title, self.tell, self.phases = title, tell, phases
+        self.title, self.tell, self.phases, self.unit = title, tell, phases, unit
         self.phase, self.last = 1, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self.last > EVERY:
             phase = f", phase {self.phase} of {self.phases}" if self.phases > 1 else ""
-            self.tell(f"{self.title}{phase}: step {done} of {total}")
+            self.tell(f"{self.title}{phase}: {self.unit} {done:,} of {total:,}")
             self.last = now
         self.phase += done == total
 

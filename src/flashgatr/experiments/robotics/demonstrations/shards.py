@@ -5,7 +5,7 @@
 
 A data set is regenerated from its recipe alone. A longer one begins with the shorter one, whose
 complete shards are kept. Each shard says how it was made and contains a SHA-256 of itself; the
-manifest is written last. Reading never runs code, and damaged files raise a DataError.
+manifest is written after each of them. Reading never runs code, and damaged files raise a DataError.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,7 +26,7 @@ from ....io.files import FileError, StoredArray
 from .. import layouts
 from ..layouts import JOINT
 from . import stream as streams
-from .stream import STACKS, Demonstration, Recipe
+from .stream import STACKS, Demonstration, Progress, Recipe
 from .windows import REST, Demonstrations
 
 FORMAT = 1
@@ -40,7 +39,6 @@ _DTYPES = {"states": ("F32", "<f4"), "offsets": ("I64", "<i8"), "ends": ("I64", 
 _LARGEST_MANIFEST = 1 << 20  # bytes
 
 Folder: TypeAlias = str | os.PathLike[str]
-Progress: TypeAlias = Callable[[int, int], None]
 
 
 class DataError(ValueError):
@@ -86,6 +84,7 @@ def generate(
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"demonstrations must be an integer of at least 1, got {count!r}")
+    streams.worker_count(workers, 1)  # a wrong number is an error before anything is written
     folder = Path(folder)
     kept: tuple[str, ...] = ()
     if (folder / MANIFEST).exists():
@@ -98,6 +97,26 @@ def generate(
         if found.count >= count:
             return found
         kept = found.shards[: found.count // SHARD]
+    try:
+        return _generate(folder, count, recipe, kept, workers, progress)
+    except OSError as error:
+        raise DataError(
+            f"cannot write demonstrations into {folder}: {error.strerror or error}; choose another "
+            "folder"
+        ) from error
+
+
+def _generate(
+    folder: Path,
+    count: int,
+    recipe: Recipe,
+    kept: tuple[str, ...],
+    workers: int | None,
+    progress: Progress | None,
+) -> Description:
+    """Make the shards after those that are kept. The manifest follows every shard, so that an
+    interruption loses one shard at most.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     hashes, done = list(kept), len(kept) * SHARD
     source = streams.stream(recipe, count - done, first=done, workers=workers)
@@ -110,9 +129,9 @@ def generate(
                 progress(done + len(part), count)
         hashes.append(_save(folder, len(hashes), recipe, part))
         done += size
-    description = Description(recipe, count, tuple(hashes))
-    text = json.dumps(description.to_dict(), indent=1, sort_keys=True) + "\n"
-    files.write(folder / MANIFEST, text.encode())
+        description = Description(recipe, done, tuple(hashes))
+        text = json.dumps(description.to_dict(), indent=1, sort_keys=True) + "\n"
+        files.write(folder / MANIFEST, text.encode())
     return description
 
 
