@@ -139,7 +139,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, made):
     replay_stream(monkeypatch, made)
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(DataError, match="cannot write demonstrations into .*; choose another"):
+        with pytest.raises(DataError, match=r"cannot write demonstrations into .*; choose another"):
             generate(folder, 5, RECIPE)
 
 
@@ -308,7 +308,7 @@ def test_published_files_are_read_as_the_authors_read_them(tmp_path, made):
     for limit in (0, -1):
         with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
             published.load_published(tmp_path, limit)
-    with pytest.raises(DataError, match="none of the 1 demonstrations in .* has 128 frames after"):
+    with pytest.raises(DataError, match=r"none of the 1 demonstrations in .* has 128 frames after"):
         published.load_published(tmp_path, 1)
 
 

@@ -250,7 +250,7 @@ def test_a_sweep_that_lacks_demonstrations_fails_before_its_first_run(demonstrat
         '[grid]\n"data.train_samples" = [3, 6]\n'
     )
     said = []
-    with pytest.raises(ValueError, match="holds 9 demonstrations, .* 6 are needed for training"):
+    with pytest.raises(ValueError, match=r"holds 9 demonstrations, .* 6 are needed for training"):
         sweep.execute(sweep.plan(recipe, tmp_path / "runs", TINY), said.append)
     assert said == ["0 of 2 runs are finished"]
     assert not (tmp_path / "runs").exists()

@@ -169,7 +169,7 @@ def test_wrong_requests_are_refused_with_a_sentence(env):
 def test_steps_need_a_scene_and_an_open_environment(engine):
     one = KukaStack(engine=engine, render_mode="rgb_array")
     for act in (lambda: one.step(np.zeros(11)), one.render):
-        with pytest.raises(gymnasium.error.ResetNeeded, match=r"no scene yet; call reset\(\) first"):
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"no scene yet; call reset\(\)"):
             act()
     one.reset(seed=0)
     one.close()

@@ -125,7 +125,7 @@ def _require_solvable(state: Floats) -> None:
         numbers = " and ".join(map(str, np.flatnonzero(held)))
         raise PlanError(f"blocks {numbers} are held; the expert carries one at a time")
     upright = abs(rotations.from_quaternion(blocks.quaternion)[:, 2, 2])
-    above = blocks.position + [0, 0, THICKNESS / 2 + GAP]
+    above = blocks.position + np.array([0, 0, THICKNESS / 2 + GAP])
     near = kinematics.within_reach(above, motion.DOWN)
     for number in np.flatnonzero(~held):
         if upright[number] < math.cos(TILT):
@@ -144,9 +144,7 @@ def _place(position: Floats) -> str:
     return "(" + ", ".join(f"{x:.3g}" for x in position) + ")"
 
 
-def _attempt(
-    state: Floats, chance: np.random.Generator, spread: float
-) -> tuple[Floats, list[int]]:
+def _attempt(state: Floats, chance: np.random.Generator, spread: float) -> tuple[Floats, list[int]]:
     """A demonstration, or a PlanError that says which block cannot be stacked."""
     q, blocks = layouts.split(state)
     carried = np.flatnonzero(blocks.held > 0.5)

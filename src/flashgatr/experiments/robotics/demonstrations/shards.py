@@ -5,7 +5,8 @@
 
 A data set is regenerated from its recipe alone. A longer one begins with the shorter one, whose
 complete shards are kept. Each shard says how it was made and contains a SHA-256 of itself; the
-manifest is written after each of them. Reading never runs code, and damaged files raise a DataError.
+manifest is written after each of them. Reading never runs code, and damaged files raise a
+DataError.
 """
 
 from __future__ import annotations

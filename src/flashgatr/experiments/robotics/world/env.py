@@ -100,7 +100,7 @@ class KukaStack(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]])
         self._require_open()
         chance = self.np_random
         if not isinstance(options, Mapping | None):
-            raise ValueError(f"options must be a dictionary such as {{'state': …}}, got {options!r}")
+            raise ValueError(f"options must be a dictionary {{'state': …}}, got {options!r}")
         unknown = set(options or {}) - {"state"}
         if unknown:
             raise ValueError(f"unknown options {sorted(unknown)}; expected 'state'")

@@ -94,9 +94,9 @@ def require(engine: str) -> None:
             raise EngineMissing(f"the engine {engine!r} needs the package {package}: {command}")
         ours, last = (".".join(map(str, x)) for x in (sys.version_info[:2], newest))
         raise EngineMissing(
-            f"the engine {engine!r} needs the package {package}, whose wheels end at Python {last}; "
-            f"this is Python {ours}, where `{command}` compiles it for a long time: use Python "
-            f"{last}, or another engine"
+            f"the engine {engine!r} needs the package {package}, whose wheels end at Python "
+            f"{last}; this is Python {ours}, where `{command}` compiles it for a long time: use "
+            f"Python {last}, or another engine"
         )
 
 
