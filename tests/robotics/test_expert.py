@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 
+from flashgatr.experiments.bench.data import kuka_expert
 from flashgatr.experiments.robotics import layouts
 from flashgatr.experiments.robotics.demonstrations import clearance, expert, motion, stream
 from flashgatr.experiments.robotics.demonstrations.expert import PlanError, demonstrate
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration
-from flashgatr.experiments.robotics.world import kinematics, rewards, rotations, scenes, tracking
+from flashgatr.experiments.robotics.world import (
+    kinematics,
+    physics,
+    rewards,
+    rotations,
+    scenes,
+    tracking,
+)
 from flashgatr.experiments.robotics.world.scenes import Setting
 
 COUNT = 8
@@ -106,6 +114,24 @@ def test_plans_of_the_oracle_are_windows(plans):
     assert made.shape == (2, HORIZON, 39)
     assert (made[:, 0] == np.stack([begin, end])).all()
     assert (made[1] == end).all()  # all is done: it stays
+
+
+@pytest.mark.slow
+def test_two_thousand_demonstrations_have_a_plan():
+    """At the diversity that is used; every stack fits into a window."""
+    made = kuka_expert.planned(Recipe(), 2000)
+    assert None not in made
+    assert max(kuka_expert.stack_lengths(made)) < HORIZON
+    assert all(rewards.strict(d.states[-1].astype(float)) == 100 for d in made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", physics.ENGINES)
+def test_nearly_all_replays_end_with_a_tower(engine):
+    if not physics.installed(engine):
+        pytest.skip(f"{engine} is missing")
+    made = list(stream.stream(Recipe(), 300, workers=1))
+    assert len(stream.failures(made, engine)) <= 3
 
 
 def test_collisions_are_seen():
