@@ -27,6 +27,14 @@ def results_of(run):
     return json.loads((run / "results.json").read_text())["results"]
 
 
+def without_times(run):
+    found = results_of(run)
+    return {
+        name: {key: x for key, x in numbers.items() if not key.endswith("_seconds")}
+        for name, numbers in found.items()
+    }
+
+
 @needs_physics
 def test_a_run_has_errors_and_rewards(trained):
     found = results_of(trained)
@@ -40,20 +48,46 @@ def test_a_run_has_errors_and_rewards(trained):
     assert len(plan["per_scene"]["reward"]) == 1
     assert len(plan["strip"]) == evaluation.PICTURES
     assert found["test"]["demonstrations"] == plan["demonstrations"] == 5
+    assert plan["drawing_seconds"] > 0 < plan["execution_seconds"]
+    assert "drawing_seconds" not in found["test"]
+
+
+def test_drawing_and_execution_are_timed_apart(monkeypatch):
+    """A clock on which the sampler takes 5 seconds per phase and physics 2."""
+    now = [0.0]
+
+    def take(seconds, given):
+        now[0] += seconds
+        return given
+
+    def run(planner, scenes, **how):
+        return [take(2, planner(scenes, [])) for phase in range(3)]
+
+    monkeypatch.setattr(evaluation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(evaluation, "DiffusionPlanner", lambda *_, **how: lambda *x: take(5, x))
+    monkeypatch.setattr(evaluation.planning, "run", run)
+    scores = dict(reward=1.0, reward_error=0.0, strict=1.0, strict_error=0.0)
+    monkeypatch.setattr(evaluation.planning, "summarise", lambda episodes: dict(scores))
+    monkeypatch.setattr(evaluation, "details", lambda episodes: {})
+    options = Options(engine="mujoco", scenes=1, turned=True)
+    monkeypatch.setattr(physics, "installed", lambda engine: True)
+    monkeypatch.setattr(evaluation, "say", lambda text: None)
+    found = evaluation.rewards(evaluation.Planning(None, options), options)
+    assert [(x["drawing_seconds"], x["execution_seconds"]) for x in found.values()] == [(15, 6)] * 2
 
 
 @needs_physics
 def test_evaluation_repeats_and_takes_other_scenes(trained, tmp_path):
-    before = (trained / "results.json").read_text()
+    before = without_times(trained)
     command("eval", trained)
-    assert (trained / "results.json").read_text() == before
+    assert without_times(trained) == before
     out = tmp_path / "test.json"
     changes = ["scene_set=test", "sampler=ddim", "turned=false"]
     sets = [x for c in changes for x in ("--set", f"data.options.{c}")]
     command("eval", trained, *sets, "--out", out)
     plan = json.loads(out.read_text())["results"]["plan_mujoco"]
     assert (plan["scene_set"], plan["sampler"], plan["sampling_steps"]) == ("test", "ddim", 2)
-    assert (trained / "results.json").read_text() == before
+    assert without_times(trained) == before
 
 
 @needs_physics

@@ -7,8 +7,8 @@ their own in `offline_rl.acting`. Physics runs in as many processes as there are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from . import layouts, planning
 from .demonstrations import sets
 from .diffusion import Schedule
 from .options import Options
-from .planning import DiffusionPlanner, Episodes
+from .planning import DiffusionPlanner, Episodes, Planner
 from .world import scenes as places
 from .world.arrays import Floats
 from .world.scenes import Setting
@@ -53,8 +53,30 @@ class Messages:
         self.phase += done == total
 
 
+class Clock:
+    """Adds up the seconds that a planner takes; its plans are on the CPU, so a GPU has finished."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, planner: Planner) -> Planner:
+        """The same planner, on this clock."""
+
+        def plan(states: Floats, seeds: Sequence[int]) -> Floats:
+            start = time.monotonic()
+            plans = planner(states, seeds)
+            self.seconds += time.monotonic() - start
+            return plans
+
+        return plan
+
+
 class Way(Protocol):
     """How a trained network moves the arm in episodes."""
+
+    @property
+    def clock(self) -> Clock | None:
+        """How long plans took to draw, if that can be told apart from their execution."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -74,6 +96,7 @@ class Planning:
     options: Options
     precision: str = "float32"
     compiled: bool = False
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -90,7 +113,7 @@ class Planning:
             progress=Messages(title),
         )
         return planning.run(
-            planner,
+            self.clock.timed(planner),
             scenes,
             seed=seed,
             engine=engine,
@@ -115,14 +138,17 @@ def rewards(way: Way, options: Options) -> dict[str, dict[str, Any]]:
     for engine in engines:
         for kind in options.kinds:
             name = f"plan_{engine}" + f"_{kind}" * bool(kind)
-            start = time.monotonic()
             scenes = draw(options.scene_set, options.scenes, kind)
+            before, start = way.clock.seconds if way.clock else 0.0, time.monotonic()
             episodes = way(scenes, engine=engine, title=name)
-            result = planning.summarise(episodes)
             seconds = time.monotonic() - start
+            result = planning.summarise(episodes)
+            if way.clock:
+                drawing = way.clock.seconds - before
+                result |= {"drawing_seconds": drawing, "execution_seconds": seconds - drawing}
             say(
                 f"{name}: reward {result['reward']:.1f} ± {result['reward_error']:.1f}, tower "
-                f"{result['strict']:.1f} ± {result['strict_error']:.1f}, {len(episodes.strict)} "
+                f"{result['strict']:.1f} ± {result['strict_error']:.1f}, {len(scenes)} "
                 f"scenes, {seconds:.0f} s"
             )
             facts = {
