@@ -33,6 +33,7 @@ from .charges_tables import of_equivariant_models, of_our_results, without_a_net
 from .kuka_tables import (
     STEPS,
     of_the_choice,
+    of_the_expert,
     of_the_harness,
     of_the_networks,
     of_the_rewards,
@@ -105,6 +106,7 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "Ablations", of_the_ablations),
         ("arteries_results", "What it costs", of_unequal_meshes),
         ("kuka", "Planning and evaluation", of_the_harness),
+        ("kuka", "The data", of_the_expert),
         ("kuka", "The choice of settings", of_the_choice),
         ("kuka", "Speed", of_the_networks),
         ("kuka", "Results", of_the_rewards),
