@@ -43,9 +43,9 @@ EXPERIMENT = Experiment(
         "reward_error": _reward("±", "standard error", "original"),
         "strict": _reward("tower", "reward", "strict"),
         "strict_error": _reward("±", "standard error", "strict"),
-        "drawing_seconds": Metric("s drawing", "s", ".0f", benchmark="reward", name="drawing time"),
+        "drawing_seconds": Metric("s to draw", "s", ".0f", benchmark="reward", name="drawing time"),
         "execution_seconds": Metric(
-            "s executing", "s", ".0f", benchmark="reward", name="execution time"
+            "s to execute", "s", ".0f", benchmark="reward", name="execution time"
         ),
         "success": Metric("all four", "%", ".1f", recorded=False),
         "mse": Metric("mse", "1", ".4f"),
