@@ -17,6 +17,43 @@ def of_the_harness():
         yield table_row(planner, *(f"{x:.1f}" for x in cells))
 
 
+def of_the_expert():
+    """How reliable the expert is at the diversity that is used."""
+    same = dict(model="expert", diversity=0.5)
+    plans = 2000
+    failures, mean, most = (
+        measured("kuka-expert", metric, plans=plans, **same)
+        for metric in ("failures", "mean frames of a stack", "most frames of a stack")
+    )
+    yield table_row(f"plans that fail, of {plans:,}", failures)
+    yield table_row("frames of a stack, on average", f"{mean:.0f}")
+    yield table_row("frames of a stack, at most", most)
+    for engine, title in (("mujoco", "MuJoCo"), ("bullet", "PyBullet")):
+        share = measured("kuka-expert", "towers", engine=engine, replays=300, **same)
+        what = f"replays that end with a tower of four, of 300 in {title}"
+        yield table_row(what, f"{share:.1f} %")
+
+
+STEPS = {"GATr": ("gatr", False), "Transformer": ("transformer", False)}
+STEPS["Transformer, compiled"] = "transformer", True
+
+
+def of_the_step(metric, mode, model, compiled):
+    """Time or memory of the network alone."""
+    same = dict(machine="H200", precision="bfloat16", cuda_graph=True, compile=compiled)
+    return measured("kuka-step", metric, model=model, mode=mode, **same)
+
+
+def of_the_networks():
+    """Times and memory of a training step, and times of a forward pass."""
+    for title, which in STEPS.items():
+        step, memory, forward = (
+            of_the_step(*what, *which)
+            for what in (("time", "training"), ("memory", "training"), ("time", "forward"))
+        )
+        yield table_row(title, f"{step:.1f}", f"{memory:,.0f}", f"{forward:.1f}")
+
+
 RATES = [  # model, what it predicts, learning rate, windows per step, steps
     ("gatr", "velocity", 1e-3, 8, 7100),
     ("gatr", "velocity", 3e-3, 32, 2650),

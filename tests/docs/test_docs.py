@@ -58,6 +58,9 @@ def test_code_runs(page, folder):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it scripts modules when it is imported
             pytest.importorskip("torch_geometric")
+    if "import gymnasium" in text:
+        pytest.importorskip("gymnasium")
+        pytest.importorskip("mujoco")
     namespace = {"__name__": "page"}
     for block in BLOCK.finditer(text):
         line = text.count("\n", 0, block.start(1))

@@ -30,7 +30,15 @@ from .artery_tables import (
     unequal,
 )
 from .charges_tables import of_equivariant_models, of_our_results, without_a_network
-from .kuka_tables import of_the_choice, of_the_harness, of_the_rewards
+from .kuka_tables import (
+    STEPS,
+    of_the_choice,
+    of_the_expert,
+    of_the_harness,
+    of_the_networks,
+    of_the_rewards,
+    of_the_step,
+)
 from .measured import NETWORKS, measured, table_row
 from .nbody_tables import (
     ENCOUNTERS,
@@ -98,7 +106,9 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("arteries_results", "Ablations", of_the_ablations),
         ("arteries_results", "What it costs", of_unequal_meshes),
         ("kuka", "Planning and evaluation", of_the_harness),
+        ("kuka", "The data", of_the_expert),
         ("kuka", "The choice of settings", of_the_choice),
+        ("kuka", "Speed", of_the_networks),
         ("kuka", "Results", of_the_rewards),
         ("arteries", "Fine meshes", of_fine_meshes),
         ("large_geometry", "What anchors cost", of_anchors),
@@ -155,6 +165,15 @@ def test_the_sentences_about_anchors_and_types_on_a_gpu_are_true():
     nbody, arteries, kuka = (f"{ratio:.3f} times" for ratio in ratios)
     expected = f"{nbody} as long as without for n-body, {arteries} for arteries and {kuka} for rob"
     assert expected in text
+
+
+def test_the_sentence_about_the_robotics_step_is_true():
+    gatr, compiled = (
+        of_the_step("time", "training", *STEPS[name]) for name in ("GATr", "Transformer, compiled")
+    )
+    text = " ".join(section("kuka", "Speed").split())
+    assert f"GATr's step takes {gatr / compiled:.2f} times as long" in text
+    assert ("aim of 1.5 is missed" in text) == (gatr > 1.5 * compiled)
 
 
 def test_the_sentence_about_loading_is_true():

@@ -100,14 +100,14 @@ def test_defaults_are_laid_over_folders_named_after_the_experiment():
 
 
 def test_defaults_are_the_papers():
-    """Steps, samples per step, precision: appendix C of the paper."""
+    """Steps, samples per step, precision: appendix C of the paper. Diffuser averages weights."""
     made = {name: runs.make_settings({"experiment": name}).train for name in ("arteries", "kuka")}
     plain = runs.make_settings({"experiment": "nbody"}).train
     assert plain == TrainConfig()
     arteries = replace(plain, steps=200_000, batch_size=8, precision="bfloat16")
     assert made == {
         "arteries": arteries,
-        "kuka": replace(arteries, batch_size=32, cuda_graph=True),
+        "kuka": replace(arteries, batch_size=32, cuda_graph=True, ema=0.999),
     }
 
 

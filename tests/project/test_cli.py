@@ -86,7 +86,7 @@ def test_options_have_the_known_defaults():
             extensions="auto", reference="wss_reference", anchors=0, no_anchor_weights=False,
         ),
         ("kuka", "data"): dict(
-            folder=Path("data/kuka"), demonstrations=11_000, seed=0, diversity=0.5, start="bent",
+            folder=Path("data/kuka"), demonstrations=11_200, seed=0, diversity=0.5, start="bent",
             workers=0,
         ),
         ("kuka", "predict"): dict(

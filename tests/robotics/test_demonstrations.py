@@ -10,7 +10,7 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner
 
-from flashgatr.experiments.robotics import command, layouts
+from flashgatr.experiments.robotics import command, evaluation, layouts
 from flashgatr.experiments.robotics.demonstrations import published, shards, stream
 from flashgatr.experiments.robotics.demonstrations.shards import DataError, generate, load, read
 from flashgatr.experiments.robotics.demonstrations.stream import Demonstration, Recipe
@@ -115,6 +115,32 @@ def test_a_longer_set_keeps_the_complete_shards(folder, made, monkeypatch, tmp_p
     generate(tmp_path / "anew", 7, RECIPE)
     assert content(tmp_path / "anew") == after
     assert generate(folder, 2, RECIPE).count == 7  # does not shrink
+
+
+def test_an_interruption_loses_no_complete_shard(tmp_path, monkeypatch, made):
+    """The next call goes on after the last complete shard, with the same result."""
+
+    def stop(done, wanted):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    asked = []
+    replay_stream(monkeypatch, made, asked)
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path / "stopped", 5, RECIPE, progress=stop)
+    assert same(read(tmp_path / "stopped"), made[:3])
+    generate(tmp_path / "stopped", 5, RECIPE)
+    generate(tmp_path / "whole", 5, RECIPE)
+    assert asked == [(0, 5), (3, 2), (0, 5)]
+    assert content(tmp_path / "stopped") == content(tmp_path / "whole")
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, made):
+    replay_stream(monkeypatch, made)
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DataError, match=r"cannot write demonstrations into .*; choose another"):
+            generate(folder, 5, RECIPE)
 
 
 def test_another_recipe_does_not_overwrite(folder):
@@ -279,6 +305,11 @@ def test_published_files_are_read_as_the_authors_read_them(tmp_path, made):
     first = layouts.to_geometric(made[0].states[::2])
     assert np.abs(data.states[:100].numpy() - first[:100]).max() < 1e-6
     assert len(published.load_published(tmp_path, 2)) == 1
+    for limit in (0, -1):
+        with pytest.raises(ValueError, match=f"limit must be at least 1, got {limit}"):
+            published.load_published(tmp_path, limit)
+    with pytest.raises(DataError, match=r"none of the 1 demonstrations in .* has 128 frames after"):
+        published.load_published(tmp_path, 1)
 
 
 @pytest.mark.parametrize(
@@ -298,18 +329,19 @@ def test_other_files_are_refused(tmp_path, save, text):
         published.load_published(tmp_path)
 
 
-def test_mutated_published_files_give_our_errors_or_numbers(tmp_path, made):
+@pytest.mark.parametrize("times", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_mutated_published_files_give_our_errors_or_numbers(tmp_path, made, times):
     path = tmp_path / "data_0.npy"
     np.save(path, made[0].states[:40])
     good, chance = path.read_bytes(), random.Random(0)
     refused = 0
-    for _ in range(300):
+    for _ in range(times):
         path.write_bytes(mutated(good, chance))
         try:
             assert np.isfinite(published.read_published(path)).all()
         except DataError:
             refused += 1
-    assert refused > 100
+    assert refused > times / 3
 
 
 # ---- the command ----
@@ -340,13 +372,23 @@ def test_the_command_checks_in_physics(run, tmp_path):
     assert "1 of 1 end with a tower in mujoco" in done.output
 
 
+@pytest.mark.skipif(not physics.installed("mujoco"), reason="mujoco is missing")
+def test_the_command_says_how_far_it_is(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "EVERY", -1.0)
+    done = run("--folder", tmp_path, "--demonstrations", 2, "--check", "mujoco", "--workers", 1)
+    assert "planning: demonstration 1 of 2\nplanning: demonstration 2 of 2\n" in done.output
+    assert "replaying in mujoco: demonstration 2 of 2\n" in done.output
+
+
 def test_the_command_refuses_wrong_options(run, tmp_path):
     for words, text in (
         (("--check", "havok"), "unknown engine 'havok'"),
         (("--diversity", 2), "diversity must be a number from 0 to 1"),
         (("--start", "lying"), "start must be one of bent, upright"),
         (("--demonstrations", 0), "demonstrations must be an integer of at least 1"),
+        (("--workers", -1), "workers must be an integer of at least 1, got -1"),
     ):
-        done = run("--folder", tmp_path, *words)
+        done = run("--folder", tmp_path / "new", *words)
+        assert not (tmp_path / "new").exists()
         assert isinstance(done.exception, ValueError)
         assert text in str(done.exception)

@@ -1,16 +1,20 @@
 """`flashgatr train kuka`, `eval` and `sweep --record`, with an engine and without any."""
 
 import json
+import shlex
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from flashgatr.experiments import equivariance, results, runs, shipped, sweep, table
 from flashgatr.experiments.bench import trained_equivariance
+from flashgatr.experiments.config import override
 from flashgatr.experiments.equivariance import DTYPES
 from flashgatr.experiments.robotics import evaluation
+from flashgatr.experiments.robotics.offline_rl.learners import LEARNERS
 from flashgatr.experiments.robotics.options import Options
 from flashgatr.experiments.robotics.world import physics
 
@@ -21,6 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 def results_of(run):
     return json.loads((run / "results.json").read_text())["results"]
+
+
+def without_times(run):
+    found = results_of(run)
+    return {
+        name: {key: x for key, x in numbers.items() if not key.endswith("_seconds")}
+        for name, numbers in found.items()
+    }
 
 
 @needs_physics
@@ -36,20 +48,76 @@ def test_a_run_has_errors_and_rewards(trained):
     assert len(plan["per_scene"]["reward"]) == 1
     assert len(plan["strip"]) == evaluation.PICTURES
     assert found["test"]["demonstrations"] == plan["demonstrations"] == 5
+    assert plan["drawing_seconds"] > 0 < plan["execution_seconds"]
+    assert "drawing_seconds" not in found["test"]
+
+
+def test_drawing_and_execution_are_timed_apart(monkeypatch):
+    """A clock on which the sampler takes 5 seconds per phase and physics 2."""
+    now = [0.0]
+
+    def take(seconds, given):
+        now[0] += seconds
+        return given
+
+    def run(planner, scenes, **how):
+        return [take(2, planner(scenes, [])) for phase in range(3)]
+
+    monkeypatch.setattr(evaluation.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(evaluation, "DiffusionPlanner", lambda *_, **how: lambda *x: take(5, x))
+    monkeypatch.setattr(evaluation.planning, "run", run)
+    scores = dict(reward=1.0, reward_error=0.0, strict=1.0, strict_error=0.0)
+    monkeypatch.setattr(evaluation.planning, "summarise", lambda episodes: dict(scores))
+    monkeypatch.setattr(evaluation, "details", lambda episodes: {})
+    options = Options(engine="mujoco", scenes=1, turned=True)
+    monkeypatch.setattr(physics, "installed", lambda engine: True)
+    monkeypatch.setattr(evaluation, "say", lambda text: None)
+    found = evaluation.rewards(evaluation.Planning(None, options), options)
+    assert [(x["drawing_seconds"], x["execution_seconds"]) for x in found.values()] == [(15, 6)] * 2
 
 
 @needs_physics
 def test_evaluation_repeats_and_takes_other_scenes(trained, tmp_path):
-    before = (trained / "results.json").read_text()
+    before = without_times(trained)
     command("eval", trained)
-    assert (trained / "results.json").read_text() == before
+    assert without_times(trained) == before
     out = tmp_path / "test.json"
     changes = ["scene_set=test", "sampler=ddim", "turned=false"]
     sets = [x for c in changes for x in ("--set", f"data.options.{c}")]
     command("eval", trained, *sets, "--out", out)
     plan = json.loads(out.read_text())["results"]["plan_mujoco"]
     assert (plan["scene_set"], plan["sampler"], plan["sampling_steps"]) == ("test", "ddim", 2)
-    assert (trained / "results.json").read_text() == before
+    assert without_times(trained) == before
+
+
+@needs_physics
+@pytest.mark.parametrize("seen", [["data.train_samples=3"], []], ids=["told", "unknown"])
+def test_rewards_need_no_demonstrations(trained, seen, tmp_path):
+    """A run from elsewhere plans without its data; errors on demonstrations are then left out."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    before, out = results_of(run), tmp_path / "out.json"
+    changes = ["data.folder=gone", "data.options.turned=false", *seen]
+    said = command("eval", run, *(x for c in changes for x in ("--set", c)), "--out", out)
+    assert "no demonstrations in gone: rewards are measured, errors are left out" in said
+    found = json.loads(out.read_text())["results"]
+    assert list(found) == ["plan_mujoco"]
+    assert found["plan_mujoco"]["reward"] == before["plan_mujoco"]["reward"]
+    assert found["plan_mujoco"].get("demonstrations") == (3 if seen else None)
+    with pytest.raises(ValueError, match="no demonstrations in gone; make them with"):
+        command("eval", run, "--set", "data.folder=gone", "--set", "data.options.scenes=0")
+
+
+@needs_physics
+def test_errors_that_were_measured_before_are_kept(trained, tmp_path):
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    before = results_of(run)
+    config = (run / "config.toml").read_text()
+    folder = runs.load_config(run).data.folder
+    (run / "config.toml").write_text(config.replace(folder, str(tmp_path / "gone")))
+    command("eval", run)
+    after = results_of(run)
+    assert list(after) == list(before)
+    assert after["test"] == before["test"]
 
 
 def test_evaluation_is_recorded_with_what_was_changed(trained, tmp_path, monkeypatch):
@@ -209,13 +277,65 @@ def test_a_sweep_records_rewards(demonstrations, tmp_path, monkeypatch):
     assert {line[0] for line in lines} == {"kuka-reward", "kuka-accuracy", "kuka-equivariance"}
 
 
+def test_a_sweep_that_lacks_demonstrations_fails_before_its_first_run(demonstrations, tmp_path):
+    recipe = tmp_path / "kuka_more.toml"
+    recipe.write_text(
+        f'[run]\nexperiment = "kuka"\n[run.data]\nfolder = "{demonstrations}"\n'
+        '[grid]\n"data.train_samples" = [3, 6]\n'
+    )
+    said = []
+    with pytest.raises(ValueError, match=r"holds 9 demonstrations, .* 6 are needed for training"):
+        sweep.execute(sweep.plan(recipe, tmp_path / "runs", TINY), said.append)
+    assert said == ["0 of 2 runs are finished"]
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("kuka_*.toml")), ids=str)
 def test_recipes_build_their_options_and_networks(recipe, tmp_path):
     runs = sweep.plan(recipe, tmp_path)
     assert runs
     for run in runs:
-        Options.read(run.config.data.options)
+        options = Options.read(run.config.data.options)
         assert run.config.model.name in table.find("kuka").get("models")
+        assert options.engine in ("bullet", "both")  # MuJoCo judges poor plans too well
+
+
+def test_other_sizes_are_trained_as_those_of_the_figure(tmp_path):
+    """But for the number of blocks or channels, and the scenes."""
+
+    def settings(name):
+        found = {}
+        for run in sweep.plan(ROOT / "recipes" / name, tmp_path):
+            config = run.config
+            if config.seed == 0 and config.data.train_samples == 11_000:
+                predict = config.model.options["predict"]
+                train = replace(config.train, checkpoint_every=1000)
+                found[config.model.name] = train, predict
+        return found
+
+    figure = settings("kuka_figure.toml")
+    sizes, wide = settings("kuka_sizes.toml"), settings("kuka_wide_transformer.toml")
+    assert sizes == {name: figure[name] for name in ("gatr", "transformer")}
+    assert wide == {"transformer": figure["transformer"]}
+
+
+def test_the_quick_start_shows_the_settings_of_the_figure(tmp_path):
+    text = (ROOT / "docs" / "kuka.md").read_text().replace("\\\n", "")
+    line = next(x for x in text.splitlines() if x.startswith("flashgatr train kuka --folder"))
+    words = shlex.split(line, comments=True)
+    shown = override(runs.defaults("kuka"), [b for a, b in pairwise(words) if a == "--set"])
+    wanted = {"model.name": "gatr", "data.train_samples": 11_000, "seed": 0}
+    figure = sweep.plan(ROOT / "recipes" / "kuka_figure.toml", tmp_path)
+    same = next(run.config for run in figure if run.values == wanted)
+    assert shown.train == same.train == runs.load_config(ROOT / "pretrained" / "kuka").train
+    assert shown.model == same.model
+
+
+def test_policies_are_not_averaged_and_denoisers_are(tmp_path):
+    """Diffuser's code averages the weights of denoisers; CQL and BCQ were published without."""
+    for recipe in sorted((ROOT / "recipes").glob("kuka_*.toml")):
+        for run in sweep.plan(recipe, tmp_path):
+            assert bool(run.config.train.ema) == (run.config.model.name not in LEARNERS)
 
 
 def test_the_figure_reads_test_scenes_and_the_choice_of_rates_does_not(tmp_path):

@@ -3,11 +3,19 @@
 import numpy as np
 import pytest
 
+from flashgatr.experiments.bench.data import kuka_expert
 from flashgatr.experiments.robotics import layouts
 from flashgatr.experiments.robotics.demonstrations import clearance, expert, motion, stream
-from flashgatr.experiments.robotics.demonstrations.expert import demonstrate
+from flashgatr.experiments.robotics.demonstrations.expert import PlanError, demonstrate
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration
-from flashgatr.experiments.robotics.world import kinematics, rewards, rotations, scenes, tracking
+from flashgatr.experiments.robotics.world import (
+    kinematics,
+    physics,
+    rewards,
+    rotations,
+    scenes,
+    tracking,
+)
 from flashgatr.experiments.robotics.world.scenes import Setting
 
 COUNT = 8
@@ -108,6 +116,24 @@ def test_plans_of_the_oracle_are_windows(plans):
     assert (made[1] == end).all()  # all is done: it stays
 
 
+@pytest.mark.slow
+def test_two_thousand_demonstrations_have_a_plan():
+    """At the diversity that is used; every stack fits into a window."""
+    made = kuka_expert.planned(Recipe(), 2000)
+    assert None not in made
+    assert max(kuka_expert.stack_lengths(made)) < HORIZON
+    assert all(rewards.strict(d.states[-1].astype(float)) == 100 for d in made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", physics.ENGINES)
+def test_nearly_all_replays_end_with_a_tower(engine):
+    if not physics.installed(engine):
+        pytest.skip(f"{engine} is missing")
+    made = list(stream.stream(Recipe(), 300, workers=1))
+    assert len(stream.failures(made, engine)) <= 3
+
+
 def test_collisions_are_seen():
     flat = np.eye(3)[None]
     others = np.array([[0.5, 0, 0.03]]), flat
@@ -172,12 +198,42 @@ def test_arm_angles_are_tried_on_both_sides():
     assert (np.sort(-motion.ARM_ANGLES) == np.sort(motion.ARM_ANGLES)).all()
 
 
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({7: 1.5, 8: 0}, r"^block 0 at \(1.5, 0, 0.03\) is out of the arm's reach$"),
+        ({14: 1, 22: 1}, "^blocks 0 and 1 are held; the expert carries one at a time$"),
+        ({10: 0.5, 11: 0, 12: 0, 13: 0.75**0.5}, "^block 0 is tilted by 60 degrees; the expert"),
+        ({7: 0, 8: 0}, r"in 20 attempts; in the last one, there is no way to stack block \d at"),
+    ],
+    ids=str,
+)
+def test_a_state_without_a_plan_is_answered_by_what_is_in_the_way(change, text):
+    scene = scenes.scenes("test", 1)[0]
+    scene[list(change)] = list(change.values())
+    with pytest.raises(PlanError, match=text):
+        demonstrate(scene, np.random.default_rng(0))
+    assert (stream.oracle(scene[None])[0] == scene).all()  # the arm stays
+
+
+def test_lists_are_states():
+    scene = scenes.scenes("test", 1)[0]
+    found, _ = demonstrate(scene.tolist(), np.random.default_rng(0), 0)
+    assert (found == demonstrate(scene, np.random.default_rng(0), 0)[0]).all()
+
+
 def test_wrong_requests_are_refused():
     scene = scenes.scenes("test", 1)[0]
     with pytest.raises(ValueError, match="diversity must be from 0 to 1, got 2"):
         demonstrate(scene, np.random.default_rng(0), 2)
-    with pytest.raises(ValueError, match="a state has 39 finite numbers"):
-        demonstrate(scene * np.nan, np.random.default_rng(0))
+    for wrong, text in (
+        (scene * np.nan, "the state has entries that are not finite"),
+        (["above"], "a state is an array of numbers"),
+        (scene[:38], r"got a state of shape \(38,\), expected \(39,\)"),
+        (np.where(np.isin(np.arange(39), range(10, 14)), 0, scene), "quaternion is zero"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            demonstrate(wrong, np.random.default_rng(0))
     with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
         Recipe(seed=-1)
     with pytest.raises(ValueError, match="diversity must be a number from 0 to 1, got 'high'"):

@@ -1,5 +1,6 @@
 """The robotics experiment as the trainer sees it, on a few demonstrations."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,8 +10,9 @@ from flashgatr.experiments.robotics import layouts, normalised
 from flashgatr.experiments.robotics.demonstrations import shards
 from flashgatr.experiments.robotics.diffusion import Schedule
 from flashgatr.experiments.robotics.layouts import HORIZON
+from flashgatr.experiments.robotics.offline_rl.task import OfflineTask
 from flashgatr.experiments.robotics.symmetry import symmetry
-from flashgatr.experiments.robotics.task import RoboticsTask
+from flashgatr.experiments.robotics.task import RoboticsTask, require
 from flashgatr.train import Trainer, distributed
 
 CPU = torch.device("cpu")
@@ -178,6 +180,25 @@ def test_training_runs_and_resumes_exactly(folder, tmp_path):
     assert once["results"]["test"]["mse"] < 1.5
 
 
+def test_published_files_are_trained_on(folder, tmp_path):
+    """One file per demonstration, at twice the rate; windows hold nothing after the end."""
+    for number, demonstration in enumerate(shards.read(folder)):
+        np.save(tmp_path / f"data_{number}.npy", demonstration.states.repeat(2, 0).astype(float))
+    change = f"data.folder='{tmp_path}'"
+    task, own = make(tmp_path), make(folder)
+    require(override(RunConfig(), [*SMALL[4:], change]))
+    every = shards.load(folder)
+    lengths = every.offsets.diff()[:5].clamp(max=300)
+    assert task.samples == (lengths - HORIZON + 1).sum()
+    assert torch.equal(task._sets["test"].states[:100], own._sets["test"].states[:100])
+    assert set(task.evaluate(task.model)) == {"test", "test_turned", "test_mirrored"}
+    few = [*SMALL[4:], change, "data.train_samples=6"]
+    with pytest.raises(ConfigError, match=r"6 are needed for training; change one of the numbers"):
+        require(override(RunConfig(), few))
+    policy = OfflineTask(override(RunConfig(), [*SMALL[4:], change, "model.name=cql"]), CPU)
+    assert policy.samples == lengths.sum()
+
+
 def _failing_after(task, calls):
     own, count = task.loss, 0
 
@@ -198,7 +219,6 @@ def _failing_after(task, calls):
         ("data.options.loss=huber", "one of 'l2', 'l1', got 'huber'"),
         ("data.options.held_out=1", "at least 2, got 1"),
         ("data.options.release=1", "true or false, got 1"),
-        ("data.folder=nowhere", "no demonstrations in nowhere"),
         ("model.name=gtr", "did you mean 'gatr'"),
     ],
 )
@@ -219,3 +239,19 @@ def test_demonstrations_of_the_sets_are_different(folder):
     assert few.data_hash != task.data_hash
     with pytest.raises(ConfigError, match=r"holds 9 demonstrations, of which .* 6 are needed"):
         make(folder, "data.train_samples=6").samples  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("data.folder=nowhere", "no demonstrations in nowhere"),
+        ("data.train_samples=6", r"6 are needed for training; make 10 with .*demonstrations 10`"),
+    ],
+)
+@pytest.mark.parametrize("model", ["transformer", "cql"])
+def test_missing_demonstrations_are_an_error_before_training(folder, change, complaint, model):
+    """The check reads the manifest alone: it is called for all runs of a sweep before the first."""
+    fine = override(RunConfig(), [f"data.folder='{folder}'", *SMALL[4:], f"model.name={model}"])
+    require(fine)
+    with pytest.raises(ValueError, match=complaint):
+        require(override(fine, [change]))

@@ -59,6 +59,9 @@ class Experiment:
     name: str
     task: Any
     """Lazy. A `flashgatr.train.Task`: called with the run's settings and the device."""
+    require: Any = None
+    """Lazy. Called with the settings of a run before it is trained, and by a sweep for all of its
+    runs before the first: raises an error if they cannot be trained, such as for missing data."""
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     """The columns of result tables, by their key in the task's results."""
     summary: str = ""

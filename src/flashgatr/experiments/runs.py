@@ -34,6 +34,13 @@ def make_task(config: RunConfig, world: World) -> Task:
     return task
 
 
+def require(config: RunConfig) -> None:
+    """An error if a run with these settings cannot be trained, as far as its experiment knows."""
+    check = table.find(config.experiment).get("require")
+    if check is not None:
+        check(config)
+
+
 def task_of(experiment: str) -> Any:
     """The task of an experiment: called with the settings and the device."""
     return table.find(experiment).get("task")
@@ -76,6 +83,7 @@ def _train(config: RunConfig, world: World) -> dict[str, Any]:
     with FolderLock(folder, world):
         if world.is_main and not (folder / CONFIG).exists():  # before anything takes time
             _save_config(config)
+        require(config)
         task = make_task(config, world)
         if config.model.start and not checkpoints.exists(folder / "checkpoints"):
             _start(task.model, config)
@@ -202,17 +210,21 @@ def _compare_source(config: RunConfig) -> None:
 
 
 def evaluate(config: RunConfig, *, keep: bool = True) -> dict[str, Any]:
-    """Evaluate a trained run on the data of its settings; with `keep`, store the results."""
+    """Evaluate a trained run on the data of its settings; with `keep`, store the results.
+
+    Stored results of sets that were not measured this time, such as for lack of data, are kept.
+    """
     folder = Path(config.folder)
     world = distributed.join(config.device)
     try:
         set_precision(config.train.precision)
         task = load_task(config, world)
         results = task.evaluate(task.model)
-        summary = {**(read_results(folder) or {}), "results": results}
+        stored = read_results(folder) or {}
         if world.is_main and keep:
-            _save_results(folder, summary)
-        return summary
+            every = {**(stored.get("results") or {}), **results}
+            _save_results(folder, {**stored, "results": every})
+        return {**stored, "results": results}
     finally:
         distributed.leave()
 

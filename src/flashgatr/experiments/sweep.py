@@ -30,7 +30,7 @@ from typing import Any
 from ..train import ConfigError, RunConfig, TrainingError, fingerprint, log, toml
 from ..train import settings as configuration
 from . import equivariance, recording, results, shipped, table
-from .runs import make_settings, read_results, train
+from .runs import make_settings, read_results, require, train
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -
     """Train the unfinished runs, `jobs` at a time (if several, in processes of their own)."""
     open_runs = [run for run in runs if not run.is_finished]
     say(f"{len(runs) - len(open_runs)} of {len(runs)} runs are finished")
+    for run in open_runs:  # missing data are an error now rather than after hours of training
+        require(run.config)
     if jobs == 1:
         for run in open_runs:
             say(run.name)

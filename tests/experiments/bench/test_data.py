@@ -14,12 +14,15 @@ from flashgatr.experiments.bench import equivariance, numerics
 from flashgatr.experiments.bench.data import (
     anchored_accuracy,
     artery_preprocessing,
+    kuka_expert,
     kuka_harness,
     nbody_labels,
     simulator,
 )
 from flashgatr.experiments.bench.timing import Found
 from flashgatr.experiments.nbody.simulate import Gravity, evolve, sample
+from flashgatr.experiments.robotics.demonstrations.expert import PlanError
+from flashgatr.experiments.robotics.demonstrations.stream import Demonstration
 
 from .recorded import lines
 
@@ -242,6 +245,31 @@ def test_rewards_without_a_network_are_recorded_for_every_planner(monkeypatch):
     ]
     planners = kuka_harness.PLANNERS.values()
     assert asked == 2 * [(planner, 2, "mujoco") for planner in planners]
+
+
+def test_the_expert_is_measured_with_its_failures(monkeypatch):
+    """One plan of three is not found, and one replay of two fails."""
+    made = {
+        0: Demonstration(None, np.array([90, 180, 280])),
+        2: Demonstration(None, [80, 160, 240]),
+    }
+
+    def plan(recipe, number):
+        if number not in made:
+            raise PlanError("nothing found")
+        return made[number]
+
+    monkeypatch.setattr(kuka_expert, "demonstration", plan)
+    monkeypatch.setattr(kuka_expert.physics, "installed", lambda engine: engine == "bullet")
+    monkeypatch.setattr(kuka_expert, "failures", lambda made, engine, workers: [0])
+    kuka_expert.run(3, 2)
+    about = dict(diversity=0.5, seed=0)
+    assert [(x["metric"], x["value"], x["settings"]) for x in lines("kuka-expert")] == [
+        ("failures", 1, about | dict(plans=3)),
+        ("mean frames of a stack", pytest.approx(520 / 6), about | dict(plans=3)),
+        ("most frames of a stack", 100, about | dict(plans=3)),
+        ("towers", 50, about | dict(replays=2, engine="bullet")),
+    ]
 
 
 def test_accuracy_with_anchors_is_measured_once_per_network(monkeypatch, tmp_path):

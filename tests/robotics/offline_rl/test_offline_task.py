@@ -234,7 +234,6 @@ def test_a_sweep_records_rewards_and_errors_of_actions(demonstrations, tmp_path,
         ("data.options.sampler=ddim", "sampler is for denoisers; cql acts frame by frame"),
         ("data.options.augment=true", "augment is for denoisers"),
         ("train.strategy=fsdp", "use 'ddp'"),
-        ("data.folder=nowhere", "no demonstrations in nowhere"),
         ("model.options.width=3", "the model 'cql' has no option 'width'"),
     ],
 )

@@ -41,6 +41,15 @@ def test_gymnasium_s_checker_passes(engine, options):
     env.close()
 
 
+@needs_mujoco
+@pytest.mark.filterwarnings("ignore:.*A Box observation space m.*infinity:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*symmetric and normalized:UserWarning")
+def test_gymnasium_s_checker_passes_with_pictures():
+    env = gymnasium.make(NAME, render_mode="rgb_array")
+    check_env(env.unwrapped)
+    env.close()
+
+
 @pytest.fixture
 def env():
     made = []
@@ -138,3 +147,33 @@ def test_wrong_requests_are_refused_with_a_sentence(env):
         one.reset(options={"state": state})
     with pytest.raises(ValueError, match=r"unknown options \['scene'\]; expected 'state'"):
         one.reset(options={"scene": 1})
+    with pytest.raises(ValueError, match=r"options must be a dictionary .*, got \['state'\]"):
+        one.reset(options=["state"])
+    with pytest.raises(ValueError, match="a state is an array of numbers, got 'above'"):
+        one.reset(options={"state": "above"})
+    with pytest.raises(ValueError, match="an action is an array of numbers, got 'up'"):
+        one.step("up")
+    for place, value, text in (
+        (9, 1e39, r"block 0 is at a height of 1e\+39 m; place it below 2.0 m"),
+        (9, -0.1, "block 0 is below the table"),
+        (1, 2.3, r"joint 1 is at 2.3 rad, beyond its limit of 2.09\d*; choose"),
+        (13, 1e300, "a block's quaternion is too large; expected a rotation"),
+    ):
+        wrong = one.reset(seed=0)[1]["state"]
+        wrong[place] = value
+        with pytest.raises(ValueError, match=text):
+            one.reset(options={"state": wrong})
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_steps_need_a_scene_and_an_open_environment(engine):
+    one = KukaStack(engine=engine, render_mode="rgb_array")
+    for act in (lambda: one.step(np.zeros(11)), one.render):
+        with pytest.raises(gymnasium.error.ResetNeeded, match=r"no scene yet; call reset\(\)"):
+            act()
+    one.reset(seed=0)
+    one.close()
+    for act in (one.reset, lambda: one.step(np.zeros(11)), one.render):
+        with pytest.raises(gymnasium.error.ClosedEnvironmentError, match="closed; make another"):
+            act()
+    one.close()

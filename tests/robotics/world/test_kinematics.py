@@ -56,6 +56,16 @@ def test_every_branch_reaches_the_pose(q, signs):
     assert reached[own].all()
 
 
+@pytest.mark.parametrize("size", [1e9, 1e160, 1e308])
+def test_places_far_away_are_not_reached_and_give_numbers(size):
+    position = size * np.array([[1.0, -0.5, 1.0], [0.0, 0.0, 1.0]])
+    for kind in (np.asarray, torch.from_numpy):
+        given = (kind(x) for x in (position, np.eye(3), np.zeros(2), np.ones(3)))
+        found, reached = kinematics.inverse(*given)
+        assert np.isfinite(np.asarray(found)).all()
+        assert not reached.any()
+
+
 def test_any_arm_angle_reaches_the_pose(q):
     position, rotation = kinematics.forward(q)
     angle = np.random.default_rng(1).uniform(-math.pi, math.pi, len(q))

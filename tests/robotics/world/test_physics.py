@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flashgatr.experiments.robotics import layouts
+from flashgatr.experiments.robotics.demonstrations import stream
 from flashgatr.experiments.robotics.demonstrations.stream import Recipe, demonstration, failures
 from flashgatr.experiments.robotics.world import kinematics, physics, rewards, rollout, scenes
 from flashgatr.experiments.robotics.world.kinematics import HOME
@@ -71,11 +72,13 @@ def test_a_held_block_follows_the_endeffector_and_falls_when_released(engine, sc
 
 
 @engines
-def test_demonstrations_build_their_tower(engine):
+def test_demonstrations_build_their_tower(engine, monkeypatch):
     made = [demonstration(Recipe(diversity=d), k) for k, d in enumerate((0.0, 1.0))]
     assert failures(made, engine) == []
     made[0].states[:, 14::8] = 0  # nothing is ever held
     assert failures(made, engine) == [0]
+    monkeypatch.setattr(stream, "REPLAYED", 1)
+    assert failures(made[::-1], engine) == [1]
 
 
 @engines
@@ -168,12 +171,53 @@ def test_replays_name_the_episode_that_is_wrong(monkeypatch, scene):
 
 def test_a_missing_engine_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setattr(physics, "installed", lambda engine: False)
+    monkeypatch.setattr(physics.sys, "version_info", (3, 11, 9))
     with pytest.raises(ImportError, match=r'mujoco: pip install "flashgatr\[robotics\]"'):
         physics.make("mujoco")
     with pytest.raises(ImportError, match=r'pybullet: pip install "flashgatr\[bullet\]"'):
         physics.require("bullet")
     with pytest.raises(ValueError, match="unknown engine 'havok'; expected one of mujoco, bullet"):
         physics.make("havok")
+
+
+def test_an_engine_without_wheels_for_this_python_says_so(monkeypatch):
+    """`pip install` would compile PyBullet for minutes; MuJoCo has wheels for every Python."""
+    monkeypatch.setattr(physics, "installed", lambda engine: False)
+    monkeypatch.setattr(physics.sys, "version_info", (3, 12, 1))
+    with pytest.raises(ImportError, match=r"end at Python 3.11; this is Python 3.12, where `pip"):
+        physics.require("bullet")
+    with pytest.raises(ImportError, match=r'mujoco: pip install "flashgatr\[robotics\]"$'):
+        physics.require("mujoco")
+
+
+@pytest.mark.skipif(not physics.installed("bullet"), reason="bullet is missing")
+def test_bullet_needs_a_scene_and_an_open_world(scene):
+    world = physics.make("bullet")
+    acts = (
+        world.state, lambda: world.step(np.zeros(7), NONE), lambda: world.place(np.zeros(7), NONE),
+        lambda: world.settle(1),
+    )  # fmt: skip
+    for act in acts:
+        with pytest.raises(RuntimeError, match="no scene yet; call reset with a state first"):
+            act()
+    world.reset(scene)
+    world.close()
+    for act in (*acts, lambda: world.reset(scene)):
+        with pytest.raises(RuntimeError, match="this world is closed; make another one"):
+            act()
+
+
+def test_worlds_are_shared_among_processes(monkeypatch):
+    monkeypatch.setattr(physics.os, "cpu_count", lambda: 4)
+    for (count, workers), sizes in {
+        (5, 2): [3, 2], (2, 9): [1, 1], (8, 0): [2] * 4, (0, 3): [], (3, 1): [3]
+    }.items():  # fmt: skip
+        found = physics.shares(count, workers)
+        assert [len(part) for part in found] == sizes
+        assert np.concatenate([*found, []]).tolist() == list(range(count))
+    for wrong in (-2, 1.5, True):
+        with pytest.raises(ValueError, match="workers must be an integer of at least 0, got"):
+            physics.shares(3, wrong)
 
 
 def test_planning_imports_no_torch_and_no_engine():

@@ -29,7 +29,14 @@ SPEED = (
     "libraries",
 )
 """Benchmarks of speed; `nbody-step` comes first, because it times the first call of a process."""
-DATA = ("simulator", "nbody-labels", "charges-limits", "artery-preprocessing", "kuka-harness")
+DATA = (
+    "simulator",
+    "nbody-labels",
+    "charges-limits",
+    "artery-preprocessing",
+    "kuka-harness",
+    "kuka-expert",
+)
 """Benchmarks of data: how fast they are made, and what they are worth."""
 NAMES = (*SPEED, "numerics", "equivariance", *DATA)
 """The benchmarks that `all` runs, in this order."""

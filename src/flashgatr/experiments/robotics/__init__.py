@@ -15,8 +15,7 @@ _PLANNING = ("engine", "scenes", "scene_set", "turned", "mirrored", "sampler", "
 
 
 def _about(settings: Any, results: Results) -> dict[str, Any]:
-    own = {key: results[key] for key in _PLANNING if key in results}
-    return {"demonstrations": results["demonstrations"], **own}
+    return {key: results[key] for key in ("demonstrations", *_PLANNING) if key in results}
 
 
 def _reward(title: str, name: str, kind: str) -> Metric:
@@ -28,11 +27,13 @@ EXPERIMENT = Experiment(
     "kuka",
     summary="A robot arm stacks four blocks: plans by diffusion.",
     task=f"{_HERE}.task:TASK",
+    require=f"{_HERE}.task:require",
     models=f"{_HERE}.models:MODELS",
     defaults={
         "train": {
             "steps": 200_000,
             "batch_size": 32,
+            "ema": 0.999,
             "precision": "bfloat16",
             "cuda_graph": True,
         }
@@ -42,6 +43,10 @@ EXPERIMENT = Experiment(
         "reward_error": _reward("±", "standard error", "original"),
         "strict": _reward("tower", "reward", "strict"),
         "strict_error": _reward("±", "standard error", "strict"),
+        "drawing_seconds": Metric("s to draw", "s", ".0f", benchmark="reward", name="drawing time"),
+        "execution_seconds": Metric(
+            "s to execute", "s", ".0f", benchmark="reward", name="execution time"
+        ),
         "success": Metric("all four", "%", ".1f", recorded=False),
         "mse": Metric("mse", "1", ".4f"),
         "action_mse": Metric("action mse", "1", ".4f"),

@@ -12,7 +12,7 @@ def data(
     folder: Annotated[Path, typer.Option("--folder", "-f", help="Where the files go.")] = Path(
         "data/kuka"
     ),
-    demonstrations: Annotated[int, typer.Option(help="Number of demonstrations.")] = 11_000,
+    demonstrations: Annotated[int, typer.Option(help="How many; 200 are held out.")] = 11_200,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     diversity: Annotated[
         float, typer.Option(help="From 0 (one way to stack a scene) to 1 (very many).")
@@ -26,20 +26,27 @@ def data(
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes; 0 takes as many as pay off.")] = 0,
 ) -> None:
-    """Let the scripted expert stack blocks. Existing files of the same recipe are kept."""
+    """Let the scripted expert stack blocks. Existing files of the same recipe are kept, also after
+    an interruption.
+    """
     from .demonstrations import shards
     from .demonstrations.stream import Recipe, failures
+    from .evaluation import Messages
     from .world import physics
     from .world.scenes import Setting
 
     if check is not None:
         physics.require(check)
     recipe = Recipe(seed, diversity, Setting(start=start))
-    found = shards.generate(folder, demonstrations, recipe, workers=workers or None)
+    making = Messages("planning", phases=1, unit="demonstration")
+    found = shards.generate(
+        folder, demonstrations, recipe, workers=workers or None, progress=making
+    )
     typer.echo(f"{folder}: {found.count:,} demonstrations, sha256 {found.sha256[:16]}…")
     if check is None:
         return
-    wrong = failures(shards.read(folder), check, workers)
+    replaying = Messages(f"replaying in {check}", phases=1, unit="demonstration")
+    wrong = failures(shards.read(folder), check, workers, replaying)
     typer.echo(f"{found.count - len(wrong):,} of {found.count:,} end with a tower in {check}")
     raise typer.Exit(int(len(wrong) > 0.01 * found.count))
 

@@ -7,8 +7,9 @@ their own in `offline_rl.acting`. Physics runs in as many processes as there are
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch import nn
 
 from ..console import say
 from . import layouts, planning
+from .demonstrations import sets
 from .diffusion import Schedule
 from .options import Options
-from .planning import DiffusionPlanner, Episodes
+from .planning import DiffusionPlanner, Episodes, Planner
 from .world import scenes as places
 from .world.arrays import Floats
 from .world.scenes import Setting
@@ -30,25 +32,51 @@ PICTURES = 7
 
 
 class Messages:
-    """Says now and then how far an episode is, which has this many phases."""
+    """Says now and then how far an episode is, which has this many phases, or other work is."""
 
     def __init__(
-        self, title: str, tell: Callable[[str], None] = say, phases: int = planning.PHASES
+        self,
+        title: str,
+        tell: Callable[[str], None] = say,
+        phases: int = planning.PHASES,
+        unit: str = "step",
     ) -> None:
-        self.title, self.tell, self.phases = title, tell, phases
+        self.title, self.tell, self.phases, self.unit = title, tell, phases, unit
         self.phase, self.last = 1, time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if now - self.last > EVERY:
             phase = f", phase {self.phase} of {self.phases}" if self.phases > 1 else ""
-            self.tell(f"{self.title}{phase}: step {done} of {total}")
+            self.tell(f"{self.title}{phase}: {self.unit} {done:,} of {total:,}")
             self.last = now
         self.phase += done == total
 
 
+class Clock:
+    """Adds up the seconds that a planner takes; its plans are on the CPU, so a GPU has finished."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def timed(self, planner: Planner) -> Planner:
+        """The same planner, on this clock."""
+
+        def plan(states: Floats, seeds: Sequence[int]) -> Floats:
+            start = time.monotonic()
+            plans = planner(states, seeds)
+            self.seconds += time.monotonic() - start
+            return plans
+
+        return plan
+
+
 class Way(Protocol):
     """How a trained network moves the arm in episodes."""
+
+    @property
+    def clock(self) -> Clock | None:
+        """How long plans took to draw, if that can be told apart from their execution."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -68,6 +96,7 @@ class Planning:
     options: Options
     precision: str = "float32"
     compiled: bool = False
+    clock: Clock = field(default_factory=Clock)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -84,7 +113,7 @@ class Planning:
             progress=Messages(title),
         )
         return planning.run(
-            planner,
+            self.clock.timed(planner),
             scenes,
             seed=seed,
             engine=engine,
@@ -109,14 +138,17 @@ def rewards(way: Way, options: Options) -> dict[str, dict[str, Any]]:
     for engine in engines:
         for kind in options.kinds:
             name = f"plan_{engine}" + f"_{kind}" * bool(kind)
-            start = time.monotonic()
             scenes = draw(options.scene_set, options.scenes, kind)
+            before, start = way.clock.seconds if way.clock else 0.0, time.monotonic()
             episodes = way(scenes, engine=engine, title=name)
-            result = planning.summarise(episodes)
             seconds = time.monotonic() - start
+            result = planning.summarise(episodes)
+            if way.clock:
+                drawing = way.clock.seconds - before
+                result |= {"drawing_seconds": drawing, "execution_seconds": seconds - drawing}
             say(
                 f"{name}: reward {result['reward']:.1f} ± {result['reward_error']:.1f}, tower "
-                f"{result['strict']:.1f} ± {result['strict_error']:.1f}, {len(episodes.strict)} "
+                f"{result['strict']:.1f} ± {result['strict_error']:.1f}, {len(scenes)} "
                 f"scenes, {seconds:.0f} s"
             )
             facts = {
@@ -137,6 +169,28 @@ def details(episodes: Episodes) -> dict[str, Any]:
         },
         "strip": episodes.states[0, every].round(4).tolist(),
     }
+
+
+def can_measure_errors(folder: Path, options: Options) -> bool:
+    """Whether a folder has demonstrations, on which errors are measured.
+
+    Without them, a message says that only rewards are; if there are no rewards either, missing
+    demonstrations are an error.
+    """
+    if sets.exist(folder):
+        return True
+    if not options.engines():
+        sets.require_enough(folder, options.held_out)
+    say(f"there are no demonstrations in {folder}: rewards are measured, errors are left out")
+    return False
+
+
+def with_demonstrations(
+    found: dict[str, dict[str, Any]], count: int | None
+) -> dict[str, dict[str, Any]]:
+    """Results that say on how many demonstrations the run was trained, where that is known."""
+    about = {} if count is None else {"demonstrations": count}
+    return {name: {**numbers, **about} for name, numbers in found.items()}
 
 
 def require_scenes(options: Options) -> None:

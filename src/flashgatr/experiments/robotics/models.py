@@ -190,6 +190,16 @@ class TargetDenoiser(nn.Module):
         return frozen()
 
 
+def _untyped(**options: Any) -> nn.Module:
+    """A denoiser without types."""
+    if "mirrors" in options:
+        raise TypeError(
+            "the model 'gatr' has no types, so mirrors are no symmetry of it; take 'gatr_e3' "
+            "instead of the option 'mirrors'"
+        )
+    return GATrDenoiser(**options)
+
+
 def _typed(**options: Any) -> nn.Module:
     """A denoiser with types; `mirrors` among the options is an error."""
     return GATrDenoiser(mirrors=True, **options)
@@ -212,7 +222,7 @@ def _builder(kind: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 DENOISERS = {
-    "gatr": _builder(GATrDenoiser),
+    "gatr": _builder(_untyped),
     "gatr_e3": _builder(_typed),
     "gatr_e3_wide": _builder(_wide),
     "transformer": _builder(TransformerDenoiser),

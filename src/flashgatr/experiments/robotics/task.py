@@ -21,8 +21,8 @@ from ...train import Task
 from ...train.settings import RunConfig
 from ..hashing import hash_of
 from . import EXPERIMENT, evaluation
-from .demonstrations.sets import divided
-from .demonstrations.shards import describe, to_tensors
+from .demonstrations.sets import divided, require_enough, rest
+from .demonstrations.shards import to_tensors
 from .demonstrations.windows import Demonstrations
 from .diffusion import (
     Schedule,
@@ -72,7 +72,6 @@ class RoboticsTask:
         _, scale = target_tables(config.model.options.get("predict", "noise"))
         self._per_error = (1 / scale.abs()).to(device, torch.float32)
         """Errors of what the network predicts, per error of the noise (T)."""
-        describe(self.folder)  # missing data are an error now rather than later, engines as well
         evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
         """Number of training demonstrations."""
@@ -88,7 +87,8 @@ class RoboticsTask:
     def _sets(self) -> dict[str, Demonstrations]:
         """The demonstrations of the three sets."""
         parts = divided(self.folder, self.options.held_out, self._limit)
-        return {name: to_tensors(part) for name, part in parts.items()}
+        after = rest(self.folder)
+        return {name: to_tensors(part, after) for name, part in parts.items()}
 
     @cached_property
     def _train(self) -> Demonstrations:
@@ -165,8 +165,17 @@ class RoboticsTask:
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
         """Rewards of planning; errors on the test set, and on its scenes turned at random or
-        mirrored.
+        mirrored. Without demonstrations, the rewards alone.
         """
+        known = evaluation.can_measure_errors(self.folder, self.options)
+        errors = self._test_errors(model) if known else {}
+        planning = Planning(model, self.options, *self._how)
+        found = evaluation.rewards(planning, self.options) | errors
+        count = len(self._sets["train"]) if known else self._limit
+        return evaluation.with_demonstrations(found, count)
+
+    def _test_errors(self, model: nn.Module) -> dict[str, dict[str, float]]:
+        """Errors on the test set, as it is, turned and mirrored."""
         plain = self._test
         generator = torch.Generator().manual_seed(FIXED)
         angle = 2 * math.pi * torch.rand(len(plain.t), generator=generator)
@@ -174,11 +183,7 @@ class RoboticsTask:
         turned = plain._replace(clean=rotated(plain.clean, turn), noise=rotated(plain.noise, turn))
         reflected = plain._replace(clean=mirrored(plain.clean), noise=mirrored(plain.noise))
         sets = {"test": plain, "test_turned": turned, "test_mirrored": reflected}
-        errors = {name: self._measure(model, batch)[1] for name, batch in sets.items()}
-        planning = Planning(model, self.options, *self._how)
-        found = evaluation.rewards(planning, self.options) | errors
-        count = len(self._sets["train"])
-        return {name: {**numbers, "demonstrations": count} for name, numbers in found.items()}
+        return {name: self._measure(model, batch)[1] for name, batch in sets.items()}
 
     @torch.no_grad()
     def _measure(
@@ -205,6 +210,14 @@ class TaskOfModel:
 
 
 TASK = TaskOfModel()
+
+
+def require(config: RunConfig) -> None:
+    """An error if a run lacks demonstrations, engines or scenes, before hours of training."""
+    options = Options.read(config.data.options)
+    evaluation.require_scenes(options)
+    folder, limit = Path(config.data.folder), config.data.train_samples or None
+    require_enough(folder, options.held_out, limit)
 
 
 def _normalised(demonstrations: Demonstrations) -> Demonstrations:

@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import layouts
 from ..layouts import BLOCKS, Blocks
-from ..world import kinematics, rewards, rotations
+from ..world import kinematics, physics, rewards, rotations
 from ..world.arrays import Floats
 from ..world.scenes import THICKNESS
 from . import clearance, motion
@@ -32,6 +32,7 @@ LIFT = 0.08  # metres between the lower side of a carried block and what it pass
 KEEP = 0.03  # metres kept between moving and resting things on the way from place to place
 DWELL = 2  # frames at rest before attaching, and before releasing
 ATTEMPTS, TRIES = 20, 5
+TILT = 0.35  # radians by which a block may lean that the expert takes for flat
 _DETOUR = np.array([0.25, 0.2, 0.25, 0.2, 0.25, 0.2, 0.25])  # radians, largest
 
 
@@ -105,19 +106,46 @@ def demonstrate(
     """
     if not 0 <= diversity <= 1:
         raise ValueError(f"diversity must be from 0 to 1, got {diversity!r}")
-    if state.shape != (layouts.JOINT,) or not np.isfinite(state).all():
-        raise ValueError(f"a state has {layouts.JOINT} finite numbers, got {state}")
+    state = physics.require_state(state)
+    _require_solvable(state)
     for attempt in range(ATTEMPTS):
         spread = diversity + (1 - diversity) * attempt / ATTEMPTS
-        found = _attempt(state, chance, spread)
-        if found is not None:
-            return found
-    raise PlanError(f"no plan found in {ATTEMPTS} attempts for the state {state.round(3).tolist()}")
+        try:
+            return _attempt(state, chance, spread)
+        except PlanError as error:
+            last = error
+    raise PlanError(f"no plan found in {ATTEMPTS} attempts; in the last one, {last}")
 
 
-def _attempt(
-    state: Floats, chance: np.random.Generator, spread: float
-) -> tuple[Floats, list[int]] | None:
+def _require_solvable(state: Floats) -> None:
+    """Refuse states that no plan of the expert can lead to a tower from."""
+    _, blocks = layouts.split(state)
+    held = blocks.held > 0.5
+    if held.sum() > 1:
+        numbers = " and ".join(map(str, np.flatnonzero(held)))
+        raise PlanError(f"blocks {numbers} are held; the expert carries one at a time")
+    upright = abs(rotations.from_quaternion(blocks.quaternion)[:, 2, 2])
+    above = blocks.position + np.array([0, 0, THICKNESS / 2 + GAP])
+    near = kinematics.within_reach(above, motion.DOWN)
+    for number in np.flatnonzero(~held):
+        if upright[number] < math.cos(TILT):
+            raise PlanError(
+                f"block {number} is tilted by {math.degrees(math.acos(upright[number])):.0f} "
+                "degrees; the expert stacks blocks that lie flat"
+            )
+        if not near[number]:
+            raise PlanError(
+                f"block {number} at {_place(blocks.position[number])} is out of the arm's reach"
+            )
+
+
+def _place(position: Floats) -> str:
+    """A place in metres, as messages have it."""
+    return "(" + ", ".join(f"{x:.3g}" for x in position) + ")"
+
+
+def _attempt(state: Floats, chance: np.random.Generator, spread: float) -> tuple[Floats, list[int]]:
+    """A demonstration, or a PlanError that says which block cannot be stacked."""
     q, blocks = layouts.split(state)
     carried = np.flatnonzero(blocks.held > 0.5)
     plan = _Plan(
@@ -136,7 +164,10 @@ def _attempt(
             if _stack(trial, block, tower, chance, spread):
                 break
         else:
-            return None
+            raise PlanError(
+                f"there is no way to stack block {block} at {_place(plan.position[block])} on "
+                f"block {tower[-1]} at {_place(plan.position[tower[-1]])}"
+            )
         plan = trial
         tower.append(block)
         left.remove(block)

@@ -30,16 +30,30 @@ def load_published(folder: str | os.PathLike[str], limit: int | None = None) -> 
 
     Nothing is held after the end: their windows lie within the demonstration.
     """
-    found = [(int(match[1]), path) for path in _files(folder) if (match := _match(path))]
-    if not found:
+    return shards.to_tensors(read_all(folder, limit), rest=0)
+
+
+def read_all(folder: str | os.PathLike[str], limit: int | None = None) -> list[Demonstration]:
+    """The demonstrations (of the first `limit` files) that are as long as a window or longer."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, got {limit}")
+    paths = published_files(folder)
+    if not paths:
         raise DataError(f"there are no files data_NUMBER.npy in {folder}")
-    paths = [path for _, path in sorted(found)][:limit]
-    read = [read_published(path) for path in paths]
+    read = [read_published(path) for path in paths[:limit]]
     kept = [Demonstration(x, np.zeros(0, dtype=np.int64)) for x in read if len(x) >= HORIZON]
     if not kept:
-        raise DataError(f"no demonstration in {folder} has {HORIZON} frames")
-    tensors = shards.to_tensors(kept)
-    return Demonstrations(tensors.states, tensors.offsets, rest=0)
+        raise DataError(
+            f"none of the {len(read)} demonstrations in {folder} has {HORIZON} frames after every "
+            "second one is left out; these are shorter than a window"
+        )
+    return kept
+
+
+def published_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """The files data_NUMBER.npy in a folder, by their numbers."""
+    found = [(int(match[1]), path) for path in _files(folder) if (match := _match(path))]
+    return [path for _, path in sorted(found)]
 
 
 def read_published(path: str | os.PathLike[str]) -> Singles:

@@ -5,7 +5,8 @@
 
 A data set is regenerated from its recipe alone. A longer one begins with the shorter one, whose
 complete shards are kept. Each shard says how it was made and contains a SHA-256 of itself; the
-manifest is written last. Reading never runs code, and damaged files raise a DataError.
+manifest is written after each of them. Reading never runs code, and damaged files raise a
+DataError.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -27,8 +27,8 @@ from ....io.files import FileError, StoredArray
 from .. import layouts
 from ..layouts import JOINT
 from . import stream as streams
-from .stream import STACKS, Demonstration, Recipe
-from .windows import Demonstrations
+from .stream import STACKS, Demonstration, Progress, Recipe
+from .windows import REST, Demonstrations
 
 FORMAT = 1
 KEY = "kuka"  # of the header in a shard's metadata
@@ -40,7 +40,6 @@ _DTYPES = {"states": ("F32", "<f4"), "offsets": ("I64", "<i8"), "ends": ("I64", 
 _LARGEST_MANIFEST = 1 << 20  # bytes
 
 Folder: TypeAlias = str | os.PathLike[str]
-Progress: TypeAlias = Callable[[int, int], None]
 
 
 class DataError(ValueError):
@@ -86,6 +85,7 @@ def generate(
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"demonstrations must be an integer of at least 1, got {count!r}")
+    streams.worker_count(workers, 1)  # a wrong number is an error before anything is written
     folder = Path(folder)
     kept: tuple[str, ...] = ()
     if (folder / MANIFEST).exists():
@@ -98,6 +98,26 @@ def generate(
         if found.count >= count:
             return found
         kept = found.shards[: found.count // SHARD]
+    try:
+        return _generate(folder, count, recipe, kept, workers, progress)
+    except OSError as error:
+        raise DataError(
+            f"cannot write demonstrations into {folder}: {error.strerror or error}; choose another "
+            "folder"
+        ) from error
+
+
+def _generate(
+    folder: Path,
+    count: int,
+    recipe: Recipe,
+    kept: tuple[str, ...],
+    workers: int | None,
+    progress: Progress | None,
+) -> Description:
+    """Make the shards after those that are kept. The manifest follows every shard, so that an
+    interruption loses one shard at most.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     hashes, done = list(kept), len(kept) * SHARD
     source = streams.stream(recipe, count - done, first=done, workers=workers)
@@ -110,9 +130,9 @@ def generate(
                 progress(done + len(part), count)
         hashes.append(_save(folder, len(hashes), recipe, part))
         done += size
-    description = Description(recipe, count, tuple(hashes))
-    text = json.dumps(description.to_dict(), indent=1, sort_keys=True) + "\n"
-    files.write(folder / MANIFEST, text.encode())
+        description = Description(recipe, done, tuple(hashes))
+        text = json.dumps(description.to_dict(), indent=1, sort_keys=True) + "\n"
+        files.write(folder / MANIFEST, text.encode())
     return description
 
 
@@ -151,8 +171,11 @@ def load(folder: Folder, limit: int | None = None) -> Demonstrations:
     return to_tensors(read(folder, limit))
 
 
-def to_tensors(demonstrations: list[Demonstration]) -> Demonstrations:
-    """Demonstrations in the geometric layout; one at a time would take minutes for thousands."""
+def to_tensors(demonstrations: list[Demonstration], rest: int = REST) -> Demonstrations:
+    """Demonstrations in the geometric layout; one at a time would take minutes for thousands.
+
+    rest: for how many frames windows hold the last state.
+    """
     lengths = np.array([len(d.states) for d in demonstrations])
     offsets = np.concatenate([[0], lengths.cumsum()])
     states = torch.empty((int(offsets[-1]), layouts.GEOMETRIC))
@@ -161,7 +184,7 @@ def to_tensors(demonstrations: list[Demonstration]) -> Demonstrations:
         end = min(start + SHARD, len(demonstrations))
         flat = layouts.to_geometric(part)
         states[int(offsets[start]) : int(offsets[end])] = torch.from_numpy(flat)
-    return Demonstrations(states, torch.from_numpy(offsets))
+    return Demonstrations(states, torch.from_numpy(offsets), rest)
 
 
 def _save(folder: Path, number: int, recipe: Recipe, part: list[Demonstration]) -> str:

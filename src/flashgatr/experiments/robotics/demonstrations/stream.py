@@ -9,7 +9,7 @@ does everywhere, so a script needs `if __name__ == "__main__":`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -28,9 +28,11 @@ from .expert import PlanError, demonstrate
 GENERATOR = 1
 """Changes when the same recipe gives other demonstrations."""
 CHUNK = 50  # demonstrations per job of a worker, about 1.3 s on a Xeon core
+REPLAYED = 500  # demonstrations that are replayed at a time, 100 MB of states
 STACKS = BLOCKS - 1
 
 Singles: TypeAlias = npt.NDArray[np.float32]
+Progress: TypeAlias = Callable[[int, int], None]
 
 
 class Demonstration(NamedTuple):
@@ -107,15 +109,28 @@ def _chunk(job: tuple[Recipe, int, int]) -> list[Demonstration]:
     return [demonstration(recipe, number) for number in range(start, end)]
 
 
-def failures(demonstrations: list[Demonstration], engine: str, workers: int = 1) -> list[int]:
-    """Numbers of the demonstrations that do not end with a tower of four in a physics engine."""
-    if not demonstrations:
-        return []
-    longest = max(len(d.states) for d in demonstrations)
-    padded = np.stack([held(d.states, longest) for d in demonstrations]).astype(np.float64)
-    q, attach = rollout.plan_of(padded[:, 1:])
-    done = rollout.replay(padded[:, 0], q, attach, engine=engine, workers=workers)
-    return [k for k, state in enumerate(done.settled) if rewards.strict(state) < rewards.FULL]
+def failures(
+    demonstrations: list[Demonstration],
+    engine: str,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> list[int]:
+    """Numbers of the demonstrations that do not end with a tower of four in a physics engine.
+
+    progress: called with the numbers of demonstrations that are replayed, and of all.
+    """
+    found: list[int] = []
+    for start in range(0, len(demonstrations), REPLAYED):
+        part = demonstrations[start : start + REPLAYED]
+        longest = max(len(d.states) for d in part)
+        padded = np.stack([held(d.states, longest) for d in part]).astype(np.float64)
+        q, attach = rollout.plan_of(padded[:, 1:])
+        done = rollout.replay(padded[:, 0], q, attach, engine=engine, workers=workers)
+        wrong = (rewards.strict(state) < rewards.FULL for state in done.settled)
+        found += [start + k for k, is_wrong in enumerate(wrong) if is_wrong]
+        if progress:
+            progress(start + len(part), len(demonstrations))
+    return found
 
 
 def held(states: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:

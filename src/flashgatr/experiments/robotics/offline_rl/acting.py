@@ -37,6 +37,7 @@ class Acting:
     """A policy acts: see `evaluation.Way`."""
 
     learner: Learner
+    clock: None = None
 
     @property
     def facts(self) -> dict[str, Any]:

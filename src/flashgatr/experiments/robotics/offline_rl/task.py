@@ -22,7 +22,6 @@ from ....train.settings import ConfigError, RunConfig
 from ...hashing import hash_of
 from .. import EXPERIMENT, evaluation
 from ..demonstrations.sets import divided
-from ..demonstrations.shards import describe
 from ..options import Options
 from .acting import Acting
 from .learner import Learner
@@ -48,7 +47,6 @@ class OfflineTask:
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         self.rate_factors = _learner(self.model).rate_factors
-        describe(self.folder)  # missing data are an error now rather than later, engines as well
         evaluation.require_scenes(self.options)
         self._limit = config.data.train_samples or None
 
@@ -105,12 +103,16 @@ class OfflineTask:
         return {"score": error, "value": value} | {k: x.item() for k, x in losses.items()}
 
     def evaluate(self, model: nn.Module) -> dict[str, Any]:
-        """Rewards of acting, and the error of actions on the test set."""
-        error, value = self._measure(model, self._test)
-        test = {"action_mse": error, "value": value, "cases": len(self._test.reward)}
-        found = evaluation.rewards(Acting(_learner(model)), self.options) | {"test": test}
-        count = self._sets["train"].demonstrations
-        return {name: {**x, "demonstrations": count} for name, x in found.items()}
+        """Rewards of acting, and the error of actions on the test set, if there is one."""
+        known = evaluation.can_measure_errors(self.folder, self.options)
+        errors: dict[str, dict[str, Any]] = {}
+        if known:
+            error, value = self._measure(model, self._test)
+            cases = len(self._test.reward)
+            errors["test"] = {"action_mse": error, "value": value, "cases": cases}
+        found = evaluation.rewards(Acting(_learner(model)), self.options) | errors
+        count = self._sets["train"].demonstrations if known else self._limit
+        return evaluation.with_demonstrations(found, count)
 
     @torch.no_grad()
     def _measure(self, model: nn.Module, batch: TransitionBatch) -> tuple[float, float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...report import commands, learning_curves, markup, plots
 from ...report.labels import labelled
 from ...report.numbers import all_numbers, groups_of
 from ...report.protocol import BAD_INPUT, Collected, Contents, Report, Run, Section
-from ..demonstrations import shards
+from ..demonstrations import sets, shards
 from . import data_efficiency, strip, tables
 from .titles import CAPTIONS, DASHES, INTRODUCTION, KINDS, MODELS, REFERENCE, TITLE
 
@@ -82,6 +83,9 @@ def _data(collected: Collected) -> dict[str, Any]:
     """What the data folders of the runs hold, where they can be read."""
     found: dict[str, Any] = {}
     for folder in dict.fromkeys(run.config.data.folder for run in collected.runs):
+        if sets.is_published(Path(folder)):
+            collected.notes.append(f"{folder} holds the published demonstrations")
+            continue
         try:
             described = shards.describe(folder)
         except BAD_INPUT as error:

@@ -81,6 +81,7 @@ class BulletWorld:
 
     def step(self, q: Floats, attach: Floats) -> None:
         q, attach = physics.require_action(q, attach)
+        self._require_scene()
         self._attach(attach)
         for block, weld in zip(self._blocks, self._welds, strict=True):
             if weld is None:
@@ -89,16 +90,19 @@ class BulletWorld:
 
     def place(self, q: Floats, attach: Floats) -> None:
         q, attach = physics.require_action(q, attach)
+        self._require_scene()
         self._attach(attach)
         self._put_arm(kinematics.clip(q))
         self._run(self._target)
 
     def settle(self, frames: int) -> None:
+        self._require_scene()
         self._attach(np.zeros(BLOCKS))
         for _ in range(frames):
             self._run(self._target)
 
     def state(self) -> Floats:
+        self._require_scene()
         joints = self._call("getJointStates", self._robot, list(range(JOINTS)))
         poses = [self._call("getBasePositionAndOrientation", block) for block in self._blocks]
         held = np.array([float(weld is not None) for weld in self._welds])
@@ -112,6 +116,10 @@ class BulletWorld:
         if self._client >= 0:
             pybullet.disconnect(self._client)
             self._client = -1
+
+    def _require_scene(self) -> None:
+        if not self._blocks:
+            raise RuntimeError("this world has no scene yet; call reset with a state first")
 
     def _put_arm(self, q: Floats) -> None:
         self._target = q
@@ -161,4 +169,6 @@ class BulletWorld:
         return made
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
+        if self._client < 0:
+            raise RuntimeError("this world is closed; make another one")
         return getattr(pybullet, name)(*args, physicsClientId=self._client, **options)

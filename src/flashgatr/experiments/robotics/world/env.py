@@ -15,6 +15,7 @@ An episode has 3 phases of 128 frames, as in the original, after which it is tru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ class KukaStack(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]])
         self.action_space = spaces.Box(low, high, dtype=np.float32)
         self._score, self._original, self._frame = 0.0, Original(), 0
         self._flags = np.zeros(BLOCKS)
+        self._has_scene, self._is_closed = False, False
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 24}  # noqa: RUF012 (gymnasium's)
 
@@ -95,16 +97,20 @@ class KukaStack(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]])
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """Begin an episode with a random scene, or with `options["state"]` (39)."""
         gymnasium.Env.reset(self, seed=seed)
+        self._require_open()
         chance = self.np_random
+        if not isinstance(options, Mapping | None):
+            raise ValueError(f"options must be a dictionary {{'state': …}}, got {options!r}")
         unknown = set(options or {}) - {"state"}
         if unknown:
             raise ValueError(f"unknown options {sorted(unknown)}; expected 'state'")
         given = (options or {}).get("state")
         drawn = scenes.draw(chance, self._setting)
-        state = drawn if given is None else physics.require_scene(np.asarray(given))
+        state = drawn if given is None else physics.require_scene(given)
         draw_goal = _GOALS[self._mode]
         self._original, self._frame = Original(draw_goal(chance) if draw_goal else None), 0
         self._world.reset(state)
+        self._has_scene = True
         self._flags = np.array(layouts.split(state)[1].held)
         self._score = self._worth(state)
         return self._observe(), self._info()
@@ -113,7 +119,8 @@ class KukaStack(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]])
         self, action: npt.NDArray[np.float32]
     ) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Advance one frame."""
-        x = np.asarray(action, dtype=np.float64)
+        self._require_scene()
+        x = physics.as_numbers(action, "an action")
         if x.shape != (JOINTS + BLOCKS,) or not np.isfinite(x).all():
             raise ValueError(f"an action has {JOINTS + BLOCKS} finite numbers, got {action!r}")
         if self._action == "delta":
@@ -132,12 +139,25 @@ class KukaStack(gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]])
         """A picture of the world, if the environment was made with render_mode="rgb_array"."""
         if self.render_mode is None:
             return None
+        self._require_scene()
         from .render import picture
 
         return picture(self._world.state())
 
     def close(self) -> None:
         self._world.close()
+        self._is_closed = True
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise gymnasium.error.ClosedEnvironmentError(
+                "this environment is closed; make another one"
+            )
+
+    def _require_scene(self) -> None:
+        self._require_open()
+        if not self._has_scene:
+            raise gymnasium.error.ResetNeeded("there is no scene yet; call reset() first")
 
     def _worth(self, state: Floats) -> float:
         self._original.update(state)

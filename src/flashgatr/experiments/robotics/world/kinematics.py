@@ -23,6 +23,10 @@ SHOULDER, UPPER, FORE, TOOL = 0.360, 0.420, 0.400, 0.126
 """Height of the shoulder; shoulder to elbow; elbow to wrist; wrist to endeffector."""
 LIMITS = tuple(math.radians(angle) for angle in (170, 120, 170, 120, 170, 120, 175))
 """Joint k moves within plus and minus LIMITS[k]."""
+NEAREST, FARTHEST = UPPER - FORE, UPPER + FORE
+"""Metres between shoulder and wrist."""
+_FAR = 1e6
+"""Metres. Squares of larger coordinates could overflow; the arm reaches none of them."""
 BRANCHES = tuple((a, b, c) for a in (1, -1) for b in (1, -1) for c in (1, -1))
 """Signs of joints 2, 4 and 6."""
 HOME = (0.0, 0.35, 0.0, -1.55, 0.0, math.pi - 1.9, 0.0)
@@ -95,13 +99,13 @@ def inverse(position: Array, rotation: Array, angle: Array, signs: Array) -> Sol
     also False outside the joint limits; `q` is not clipped to them.
     """
     xp = namespace(position)
-    line = position - TOOL * rotation[..., 2] - constant((0, 0, SHOULDER), position)
+    position = xp.clip(position, -_FAR, _FAR)
+    line = _to_wrist(position, rotation)
     distance = norm(line)[..., 0]
-    least, most = UPPER - FORE, UPPER + FORE
     bent = (distance**2 - UPPER**2 - FORE**2) / (2 * UPPER * FORE)  # cosine of joint 4
-    within = (distance >= least - 1e-9) & (distance <= most + 1e-9)
+    within = _is_reached(distance)
     elbow = xp.arccos(xp.clip(bent, -1.0, 1.0)) * signs[..., 1]
-    distance = xp.clip(distance, least, most)
+    distance = xp.clip(distance, NEAREST, FARTHEST)
     forward_part = (distance**2 + UPPER**2 - FORE**2) / (2 * UPPER * distance)
     sideways = xp.clip(1 - forward_part**2, 0.0, None) ** 0.5
     along, up, side = _circle(line)
@@ -116,6 +120,20 @@ def inverse(position: Array, rotation: Array, angle: Array, signs: Array) -> Sol
     same = 0 * (q1 + q5)  # every angle in the broadcast shape
     q = xp.stack([x + same for x in (q1, q2, q3, elbow, q5, q6, q7)], axis=-1)
     return Solution(q, within & within_limits(q))
+
+
+def within_reach(position: Array, rotation: Array) -> Array:
+    """Whether the wrist of a pose is within reach; joint limits may still forbid the pose."""
+    return _is_reached(norm(_to_wrist(position, rotation))[..., 0])
+
+
+def _to_wrist(position: Array, rotation: Array) -> Array:
+    """From the shoulder to the wrist of a pose of the endeffector."""
+    return position - TOOL * rotation[..., 2] - constant((0, 0, SHOULDER), position)
+
+
+def _is_reached(distance: Array) -> Array:
+    return (distance >= NEAREST - 1e-9) & (distance <= FARTHEST + 1e-9)
 
 
 def within_limits(q: Array) -> Array:

@@ -7,7 +7,6 @@ depend on the number of workers.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -33,10 +32,8 @@ class Lockstep:
     def __init__(self, engine: str, start: Floats, *, workers: int = 1) -> None:
         physics.require(engine)
         states = [physics.require_state(state) for state in start]
-        workers = min(workers or os.cpu_count() or 1, max(len(states), 1))
-        numbers = np.array_split(np.arange(len(states)), workers)
-        self._numbers = [part for part in numbers if len(part)]
-        kind = _Worlds if workers == 1 else _Remote
+        self._numbers = physics.shares(len(states), workers)
+        kind = _Worlds if len(self._numbers) <= 1 else _Remote
         self._parts = [kind(engine, [states[k] for k in part]) for part in self._numbers]
 
     def close(self) -> None:

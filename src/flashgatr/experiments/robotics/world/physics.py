@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
+import sys
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import layouts
 from ..layouts import BLOCKS, JOINTS
+from . import kinematics
 from .arrays import Floats
 
 STEPS, STEP_SIZE = 10, 1 / 240
@@ -23,6 +27,8 @@ STEPS, STEP_SIZE = 10, 1 / 240
 GRAVITY = 9.8
 TABLE = 1.0
 """Half the side of the table, in metres."""
+CEILING = 2.0
+"""Height below which a block may be in the beginning, in metres; the arm reaches 1.3 m."""
 BLOCK_MASS, FRICTION = 0.068, 0.8
 BOX = (0.0995, 0.0995, 0.03)
 """Half the sides of a block's collision box: a millimetre narrower than the block."""
@@ -33,6 +39,10 @@ ENGINES = {
     "bullet": ("pybullet", "BulletWorld", "bullet"),
 }
 """Name of an engine: the package it needs, the class that drives it, the extra that installs it."""
+
+
+NEWEST = {"pybullet": (3, 11)}
+"""The last Python for which a package has wheels, if it is older than ours may be."""
 
 
 class EngineMissing(ImportError, ValueError):
@@ -78,8 +88,15 @@ def require(engine: str) -> None:
         raise ValueError(f"unknown engine {engine!r}; expected one of {', '.join(ENGINES)}")
     if not installed(engine):
         package, _, extra = ENGINES[engine]
+        command = f'pip install "flashgatr[{extra}]"'
+        newest = NEWEST.get(package, sys.version_info[:2])
+        if sys.version_info[:2] <= newest:
+            raise EngineMissing(f"the engine {engine!r} needs the package {package}: {command}")
+        ours, last = (".".join(map(str, x)) for x in (sys.version_info[:2], newest))
         raise EngineMissing(
-            f'the engine {engine!r} needs the package {package}: pip install "flashgatr[{extra}]"'
+            f"the engine {engine!r} needs the package {package}, whose wheels end at Python "
+            f"{last}; this is Python {ours}, where `{command}` compiles it for a long time: use "
+            f"Python {last}, or another engine"
         )
 
 
@@ -88,26 +105,55 @@ def installed(engine: str) -> bool:
     return importlib.util.find_spec(ENGINES[engine][0]) is not None
 
 
+def shares(count: int, workers: int) -> list[npt.NDArray[np.int64]]:
+    """Numbers of worlds, 0 to count - 1, as processes share them.
+
+    workers: the number of processes, at most one per world; 0 takes all cores.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
+        raise ValueError(f"workers must be an integer of at least 0, got {workers!r}")
+    processes = min(workers or os.cpu_count() or 1, max(count, 1))
+    return [part for part in np.array_split(np.arange(count), processes) if len(part)]
+
+
 def require_state(state: Floats) -> Floats:
     """A state that physics can start from; otherwise an error that says what is wrong with it."""
-    x = np.asarray(state, dtype=np.float64)
+    x = as_numbers(state, "a state")
     if x.shape != (layouts.JOINT,):
         raise ValueError(f"got a state of shape {x.shape}, expected ({layouts.JOINT},)")
     if not np.isfinite(x).all():
         raise ValueError("the state has entries that are not finite; a world needs numbers")
     _, blocks = layouts.split(x)
-    if (np.linalg.norm(blocks.quaternion, axis=-1) < 1e-6).any():
-        raise ValueError("a block's quaternion is zero; expected a rotation")
+    largest = abs(blocks.quaternion).max(-1)
+    if (largest < 1e-6).any() or (largest > 1e6).any():
+        wrong = "zero" if (largest < 1e-6).any() else "too large"
+        raise ValueError(f"a block's quaternion is {wrong}; expected a rotation, of length 1")
     return x
 
 
-def require_scene(state: Floats) -> Floats:
-    """A state to begin an episode with: all blocks on the table.
+def as_numbers(values: object, what: str) -> Floats:
+    """An array in double precision; an error that says what it should be if that is impossible."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{what} is an array of numbers, got {values!r:.100}") from error
 
-    Later they may be elsewhere, where a plan threw them.
+
+def require_scene(state: Floats) -> Floats:
+    """A state to begin an episode with: all blocks on the table or above it, the arm's joints
+    within their limits, up to what physics overshoots them.
+
+    Later blocks may be elsewhere, where a plan threw them.
     """
     x = require_state(state)
-    _, blocks = layouts.split(x)
+    q, blocks = layouts.split(x)
+    beyond = np.flatnonzero(abs(q) > np.array(kinematics.LIMITS) + 0.1)
+    if len(beyond):
+        joint = int(beyond[0])
+        raise ValueError(
+            f"joint {joint} is at {q[joint]:.5g} rad, beyond its limit of "
+            f"{kinematics.LIMITS[joint]:.5g}; choose a smaller angle"
+        )
     outside = np.flatnonzero((abs(blocks.position[:, :2]) > TABLE).any(-1))
     if len(outside):
         place = blocks.position[outside[0], :2].round(3).tolist()
@@ -117,6 +163,12 @@ def require_scene(state: Floats) -> Floats:
         )
     if (blocks.position[:, 2] < 0).any():
         raise ValueError(f"block {int(blocks.position[:, 2].argmin())} is below the table")
+    if (blocks.position[:, 2] > CEILING).any():
+        block = int(blocks.position[:, 2].argmax())
+        raise ValueError(
+            f"block {block} is at a height of {blocks.position[block, 2]:.5g} m; place it below "
+            f"{CEILING} m"
+        )
     return x
 
 
@@ -131,7 +183,7 @@ def added(q: Floats, flags: Floats, change: Floats) -> tuple[Floats, Floats]:
 
 def require_action(q: Floats, attach: Floats) -> tuple[Floats, Floats]:
     """Joint angles and flags of a frame; an error if they are not numbers."""
-    q, attach = np.asarray(q, dtype=np.float64), np.asarray(attach, dtype=np.float64)
+    q, attach = as_numbers(q, "an action"), as_numbers(attach, "an action")
     if q.shape != (JOINTS,) or attach.shape != (BLOCKS,):
         raise ValueError(
             f"got joint angles of shape {q.shape} and flags of shape {attach.shape}; expected "

@@ -6,7 +6,6 @@ its state, so the result does not depend on the number of workers or on earlier 
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import NamedTuple, TypeAlias
@@ -60,8 +59,7 @@ def replay(
                 raise ValueError("its plan has entries that are not finite; the arm needs numbers")
         except ValueError as error:
             raise ValueError(f"episode {k} cannot be replayed: {error}") from error
-    workers = min(workers or os.cpu_count() or 1, max(count, 1))
-    parts = [part for part in np.array_split(np.arange(count), workers) if len(part)]
+    parts = physics.shares(count, workers)
     jobs = [(engine, start[part], q[part], attach[part], settle) for part in parts]
     if len(jobs) <= 1:
         done = [_replay(job) for job in jobs]
