@@ -1,6 +1,5 @@
 """AnchoredGATr: what its anchors and queries may depend on, on both paths."""
 
-import contextlib
 import copy
 
 import pytest
@@ -8,22 +7,9 @@ import torch
 
 from flashgatr import AnchoredGATr, AxialGATr, GATr, LoadError, embed_point, versors
 from flashgatr.batch import pack, pad
-from flashgatr.kernels.paths import plain_kernels
 from tests.network.networks import SMALL
 
 from .networks import VARIANTS, largest_gap, make_data, make_net
-
-PATHS = {"fused": contextlib.nullcontext, "plain": plain_kernels}
-
-
-@pytest.fixture(params=PATHS)
-def path(request):
-    """Runs the test on one path, and fails if that path does not run."""
-    with PATHS[request.param]():
-        mv, _ = make_data(1)
-        assert (make_net().obstacle(mv) is None) == (request.param == "fused")
-        yield request.param
-
 
 pytestmark = pytest.mark.usefixtures("path")
 
@@ -210,20 +196,9 @@ def test_a_field_embeds_tile_by_tile():
     assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
     scalars = net.field(state, embed, tile=8, extract=lambda mv, s: s)(points)
     assert torch.equal(scalars, expected[1])
-
-
-@pytest.mark.parametrize("gradients", [False, True])
-def test_a_field_needs_a_value_for_every_query(gradients):
-    net, (mv, s) = make_net(), make_data(6)
-    state, points = net.encode(mv, s), torch.randn(20, 3).double()
-
-    def embed(position):
-        point = embed_point(position)
-        return torch.stack([point, point], dim=-2), position[..., :1]
-
-    field = net.field(state, embed, tile=8, extract=lambda mv, s: s.amax(0))
-    with torch.set_grad_enabled(gradients), pytest.raises(ValueError, match="so 8 along axis 0"):
-        field(points)
+    at_once = net.field(state, embed, tile=None)(points)
+    assert seen[-1] == 20
+    assert largest_gap(at_once, expected) < 1e-13
 
 
 def test_files_are_those_of_gatr(tmp_path):
@@ -236,48 +211,6 @@ def test_files_are_those_of_gatr(tmp_path):
     AxialGATr(net.config).save_pretrained(tmp_path / "axial")
     with pytest.raises(LoadError, match="holds a AxialGATr, not a GATr"):
         AnchoredGATr.from_pretrained(tmp_path / "axial")
-
-
-def test_bad_arguments_are_refused():
-    net, (mv, s), index = make_net(), make_data(5), torch.tensor([0, 1])
-    state = net.encode(mv, s)
-    masked = dict(anchors=index, attention_mask=torch.ones(5, 5).bool())
-    offsets = torch.tensor([0, 5])
-    for call, error in (
-        (lambda: net(mv, s, weights=torch.ones(2)), "pass anchors=…, too"),
-        (lambda: net(mv, s, **masked), "attention_mask cannot be combined"),
-        (lambda: net(mv, s, anchors=index, weights=torch.ones(3)), r"\(2,\); got \(3,\)"),
-        (lambda: net(mv, s, anchors=index, weights=torch.zeros(2)), "weights must be positive"),
-        (lambda: net(mv, s, anchors=torch.tensor([7])), "from 0 to 4; got 7 to 7"),
-        (lambda: net.encode(mv[:0], s[:0]), "at least one anchor"),
-        (lambda: net.decode(state, mv[None], s[None]), r"shape \(\), the queries \(1,\)"),
-        (lambda: net.decode(state, mv, s, offsets=offsets), "only the queries are packed"),
-        (lambda: net.decode(state, mv, s, tile=0), "tile must be an integer of at least 1"),
-        (lambda: net.decode(state.mv, mv, s), "state must be what encode returned, got Tensor"),
-        (lambda: make_net(rotary=True), "queries have no place among the anchors"),
-    ):
-        with pytest.raises((TypeError, ValueError), match=error):
-            call()
-
-
-def test_dropout_is_refused_while_training():
-    net, (mv, s) = make_net(dropout=0.5), make_data(5)
-    state = net.encode(mv, s)
-    net.train()
-    for call in (lambda: net.encode(mv, s), lambda: net.decode(state, mv, s)):
-        with pytest.raises(ValueError, match="has no dropout"):
-            call()
-    assert net(mv, s, anchors=torch.tensor([0, 1]))[0].shape == (5, 2, 16)
-
-
-def test_keys_of_the_kernels_are_not_read_by_the_modules(path):
-    net, (mv, s) = make_net(), make_data(5)
-    state = net.encode(mv, s)
-    if path == "plain":
-        assert not state.is_fused
-        return
-    with plain_kernels(), pytest.raises(ValueError, match="encode the anchors again"):
-        net.decode(state, mv, s, tile=5)
 
 
 def test_a_network_in_memory_becomes_an_anchored_one_with_the_same_parameters():
