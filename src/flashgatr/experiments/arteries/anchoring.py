@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,18 @@ class AnchorChoice:
         return index, cell_weights(position, index, mask=mask) if self.weighted else None
 
 
+class GivenAnchors(NamedTuple):
+    """The anchors of one wall, chosen before: copies of the wall elsewhere keep them."""
+
+    numbers: Tensor
+    weights: Tensor | None
+
+    def on(self, position: Tensor) -> tuple[Tensor, Tensor | None]:
+        """These numbers and weights on the device of the nodes."""
+        weights = None if self.weights is None else self.weights.to(position.device)
+        return self.numbers.to(position.device), weights
+
+
 def anchored(model: nn.Module) -> GATrArteries:
     """The model, whose network now takes anchors; an error for models without such a network."""
     if not isinstance(model, GATrArteries) or type(model.net) not in (GATr, AnchoredGATr):
@@ -86,7 +98,7 @@ def predict_wall(
     position: Tensor,
     normal: Tensor,
     geodesic: Tensor,
-    choice: AnchorChoice,
+    choice: AnchorChoice | GivenAnchors,
     *,
     tile: int | None = None,
     progress: Progress | None = None,

@@ -45,7 +45,7 @@ def cases() -> Iterator[AnchorChoice | None]:
     for method in ("medoids", "farthest"):
         for seed in SEEDS:
             for count in COUNTS:
-                yield AnchorChoice(count, method, seed=seed)  # type: ignore[arg-type]
+                yield AnchorChoice(count, method, seed=seed)
     for weighted, method in ((True, "random"), (False, "random"), (False, "farthest")):
         for count in COUNTS:
             yield AnchorChoice(count, method, weighted)  # type: ignore[arg-type]
