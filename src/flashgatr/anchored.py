@@ -41,6 +41,8 @@ TILE = 65536
 """Queries that `decode` computes at a time."""
 
 Outputs = tuple[Tensor, Tensor]
+Progress = Callable[[int, int], object]
+"""Called with the number of finished queries and that of all."""
 
 
 class AnchoredGATr(GATr):
@@ -243,7 +245,7 @@ class AnchoredGATr(GATr):
         *,
         extract: Callable[[Tensor, Tensor], Any] | None = None,
         tile: int | None = TILE,
-        progress: Callable[[int, int], object] | None = None,
+        progress: Progress | None = None,
     ) -> Callable[[Tensor], Any]:
         """A function from positions (..., N, 3) to the outputs of queries there.
 

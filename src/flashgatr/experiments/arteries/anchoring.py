@@ -6,7 +6,6 @@ computed in tiles, so that a wall may have millions of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -14,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ...anchored import TILE, AnchoredGATr
+from ...anchored import TILE, AnchoredGATr, Progress
 from ...anchors import METHODS, cell_weights, choose_anchors
 from ...model import GATr
 from .data.mesh import ArteryError
@@ -22,8 +21,6 @@ from .models import GATrArteries, opposite, stress_of
 
 CPU_TILE = 8192
 """Nodes that a CPU computes at a time."""
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from ...anchored import Progress
 from . import LABEL_SCALE
-from .anchoring import AnchorChoice, GivenAnchors, Progress, predict_wall
+from .anchoring import AnchorChoice, GivenAnchors, predict_wall
 from .batches import PackedBatch, pack
 from .data.mesh import Mesh
 
