@@ -21,7 +21,14 @@ from torch import Tensor
 from .anchors import anchor_sets, rows_of, select
 from .batch import Sets
 from .config import GATrConfig
-from .encoded import Anchors, check_samples, checked_weights
+from .encoded import (
+    Anchors,
+    check_answered,
+    check_network,
+    check_samples,
+    check_tile,
+    checked_weights,
+)
 from .fast import FastPath
 from .frame import Frame, JoinReference
 from .kernels.block import RowMemory
@@ -34,6 +41,8 @@ TILE = 65536
 """Queries that `decode` computes at a time."""
 
 Outputs = tuple[Tensor, Tensor]
+Progress = Callable[[int, int], object]
+"""Called with the number of finished queries and that of all."""
 
 
 class AnchoredGATr(GATr):
@@ -125,6 +134,7 @@ class AnchoredGATr(GATr):
             gathering = Gathering(processes, theirs, mv, weights is not None)
             chosen, read = gathering.items(chosen), gathering.sets
             weights = None if weights is None else gathering.items(weights)
+        check_answered(read, sets, processes)
         frame = self._frame_or(frame, chosen, read, join_reference, center)
         log_weights = None if weights is None else weights.log()
         mv = frame.enter(mv, sets)
@@ -187,7 +197,8 @@ class AnchoredGATr(GATr):
         mv, s = self._run(mv, s, around, memories, memory_of, is_fused)
         keys, values = zip(*kept[: len(self.blocks)], strict=True)  # a backward pass appends more
         mv = sets.keep(frame.leave(mv, sets))
-        return Anchors(mv, sets.keep(s), keys, values, frame, sets, weights, is_fused)
+        s = sets.keep(s)
+        return Anchors(mv, s, keys, values, frame, sets, weights, is_fused, self.config)
 
     def decode(
         self,
@@ -207,10 +218,11 @@ class AnchoredGATr(GATr):
             bit. None computes all queries at once, without padding.
         """
         self._refuse_dropout("decode")
-        if tile is not None and (not isinstance(tile, int) or tile < 1):
-            raise ValueError(f"tile must be an integer of at least 1, or None; got {tile!r}")
+        check_tile(tile)
+        check_network(state, self.config)
         mv, s, sets = self._checked(mv, s, mask, offsets, None)
         check_samples(state, sets)
+        check_answered(state.sets, sets)
         if tile is None or torch.compiler.is_compiling():
             mv, s = self._read(state, mv, s, sets)
             return sets.keep(mv), sets.keep(s)
@@ -232,25 +244,32 @@ class AnchoredGATr(GATr):
         embed: Callable[[Tensor], Any],
         *,
         extract: Callable[[Tensor, Tensor], Any] | None = None,
-        tile: int = TILE,
-        progress: Callable[[int, int], object] | None = None,
+        tile: int | None = TILE,
+        progress: Progress | None = None,
     ) -> Callable[[Tensor], Any]:
         """A function from positions (..., N, 3) to the outputs of queries there.
 
         embed: maps positions to the input of the network, mv or (mv, s). It is called tile by tile,
-            and so is the network, so that their memory does not depend on N.
+            and so is the network, so that their memory does not depend on N. `tile` is that of
+            `decode`.
         extract: maps the outputs (mv, s) of a tile to a tensor, which the function then returns
             instead of the pair of outputs.
         progress: called with the number of finished queries and N after every tile.
         """
+        check_tile(tile)
+        check_network(state, self.config)
         if state.sets.offsets is not None:
             raise ValueError("a field has one set of anchors; take one with state.sample(number)")
 
         def at(position: Tensor) -> Any:
+            if not isinstance(position, Tensor):
+                raise TypeError(f"position must be a tensor, got {type(position).__name__}")
+            if position.dim() < 2:
+                raise ValueError(f"expected positions (..., N, 3), got {tuple(position.shape)}")
             total = position.shape[-2]
             found = _Tiles(total, len(state.sets.samples))
             with self.frozen():
-                for part in position.split(tile, dim=-2):
+                for part in position.split(tile or max(total, 1), dim=-2):
                     given = embed(part)
                     pair = (given, None) if isinstance(given, Tensor) else given
                     out = self.decode(state, *pair, tile=tile)

@@ -1,7 +1,8 @@
 """Anchors: a few items of a large set that stand for all of it.
 
     farthest   first the item farthest from the centroid (or a random one, for a seed other than 0),
-               then always the item farthest from all anchors so far
+               then always the item farthest from all anchors so far; sorted in the end, because
+               rounding can exchange two of them that come one after the other
     random     the items with the largest random keys, which depend on item numbers alone
     medoids    random items, each then replaced by the item nearest to the centroid of its cell
 
@@ -41,6 +42,9 @@ def choose_anchors(
 ) -> Tensor:
     """Numbers of `count` items of every sample: (..., count), or (B · count) for packed sets.
 
+    Farthest anchors are sorted by number; the order of the others is that of the random items with
+    which they begin.
+
     position: (..., N, 3), float32 or float64.
     method: "farthest" spreads the anchors evenly over the shape; "random" does not look at the
         positions; "medoids" are as dense as the items, and each is the item nearest to the mean of
@@ -55,7 +59,7 @@ def choose_anchors(
 
     >>> line = torch.tensor([[0.0, 0, 0], [1, 0, 0], [2, 0, 0], [5, 0, 0]])
     >>> choose_anchors(line, 3)
-    tensor([3, 0, 2])
+    tensor([0, 2, 3])
     """
     sets = _checked_sets(position, mask, offsets)
     _check_choice(count, method, seed, sets)
@@ -144,7 +148,7 @@ def select(x: Tensor, rows: Tensor, sets: Sets, index: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = None) -> Tensor:
-    """Farthest points of padded sets, (..., count). first: (..., 1), where to begin.
+    """Farthest points of padded sets, (..., count), sorted. first: (..., 1), where to begin.
 
     The loop only launches kernels on tensors of fixed shape and reads nothing from the device, so
     that a CUDA graph can capture it.
@@ -171,7 +175,7 @@ def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = N
             nearest_BN.masked_fill_(nearest_BN > -math.inf, math.inf)
         torch.minimum(nearest_BN, distance_BN1.squeeze(-1), out=nearest_BN)
         nearest_BN.scatter_(1, chosen_B1, -math.inf)
-    return index_BM.reshape(*sets.samples, count)
+    return index_BM.sort(-1).values.reshape(*sets.samples, count)
 
 
 def _random(sets: Sets, count: int, seed: int | Tensor, device: torch.device) -> Tensor:

@@ -9,7 +9,12 @@ from torch import Tensor
 
 from . import arguments
 from .batch import Sets
+from .config import GATrConfig
 from .frame import Frame
+from .processes import Processes
+
+_WITHOUT_EFFECT = ("checkpoint", "dropout", "initialization")
+"""Options in which the encoding and the decoding network may differ: no output depends on them."""
 
 
 class Anchors(NamedTuple):
@@ -29,6 +34,8 @@ class Anchors(NamedTuple):
     """(..., M): how many items an anchor stands for; None for one each."""
     is_fused: bool
     """Whether keys and values are in the layout of the kernels."""
+    config: GATrConfig
+    """That of the network which encoded the anchors."""
 
     @property
     def log_weights(self) -> Tensor | None:
@@ -68,18 +75,31 @@ def checked_weights(weights: Tensor | None, sets: Sets, mv: Tensor) -> Tensor | 
         )
     if sets.mask is not None:
         weights = torch.where(sets.mask, weights, 1)
-    if arguments.can_be_read(weights) and not bool((weights > 0).all()):
+    if arguments.can_be_read(weights) and not bool(((weights > 0) & weights.isfinite()).all()):
         raise ValueError(
-            "weights must be positive, but some are zero, negative or NaN; leave out anchors "
-            "that stand for no items"
+            "weights must be positive and finite, but some are zero, negative, infinite or NaN; "
+            "leave out anchors that stand for no items"
         )
     return weights.to(mv)
 
 
-def check_samples(state: Anchors, sets: Sets) -> None:
-    """Raise an error unless `state` holds anchors for the samples of these sets."""
+def check_network(state: Anchors, config: GATrConfig) -> None:
+    """Raise an error unless a network with this configuration can read the keys of `state`."""
     if not isinstance(state, Anchors):
         raise TypeError(f"state must be what encode returned, got {type(state).__name__}")
+    if state.config is config:
+        return
+    theirs, ours = state.config.to_dict(), config.to_dict()
+    for name in sorted((theirs.keys() | ours.keys()) - set(_WITHOUT_EFFECT)):
+        if theirs.get(name) != ours.get(name):
+            raise ValueError(
+                f"the anchors were encoded by a network with {name}={theirs.get(name)!r}, but this "
+                f"one has {name}={ours.get(name)!r}; encode them with the network that decodes"
+            )
+
+
+def check_samples(state: Anchors, sets: Sets) -> None:
+    """Raise an error unless `state` holds anchors for the samples of these sets."""
     theirs = state.sets
     if (theirs.offsets is None) != (sets.offsets is None):
         packed, other = ("queries", "anchors") if theirs.offsets is None else ("anchors", "queries")
@@ -89,3 +109,39 @@ def check_samples(state: Anchors, sets: Sets) -> None:
             f"the anchors have samples of shape {theirs.samples}, the queries {sets.samples}; they "
             "must agree"
         )
+
+
+def check_answered(anchors: Sets, items: Sets, processes: Processes | None = None) -> None:
+    """Raise an error if a sample has items, but no anchors that they could attend to.
+
+    processes: they share the items, and all of them raise the error together.
+    """
+    if anchors.is_plain and anchors.shape[-1]:
+        return
+    without = _is_empty(anchors)
+    if not arguments.can_be_read(without) or not bool(without.any()):
+        return
+    asking = ~_is_empty(items)
+    if processes is not None and processes.size > 1:
+        everyone = processes.exchange(asking.flatten().long().tolist(), asking.device)
+        asking = everyone.any(0).reshape(asking.shape).to(asking.device)
+    unanswered = (without & asking).flatten().nonzero()[:, 0].tolist()
+    if unanswered:
+        raise ValueError(
+            f"sample {unanswered[0]} has items, but no anchors to attend to; expected at least one "
+            "anchor for every sample that has items"
+        )
+
+
+def _is_empty(sets: Sets) -> Tensor:
+    """Which samples have no valid items, in the shape of the samples."""
+    if sets.offsets is not None:
+        return sets.offsets.diff() == 0
+    if sets.mask is not None:
+        return ~sets.mask.any(-1)
+    return torch.full(sets.samples, not sets.shape[-1])
+
+
+def check_tile(tile: int | None) -> None:
+    if tile is not None and (not isinstance(tile, int) or tile < 1):
+        raise ValueError(f"tile must be an integer of at least 1, or None; got {tile!r}")

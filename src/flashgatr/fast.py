@@ -215,6 +215,11 @@ class FastPath:
 
         memories: one per block, or one for all blocks, if the items do not attend to each other.
         """
+        if memories is not None and len(memories) not in (1, len(self.blocks)):
+            raise ValueError(
+                f"got memories of {len(memories)} blocks, expected one for each of the "
+                f"{len(self.blocks)} blocks, or one for all of them"
+            )
         items, c = mv.shape[:-2], self.config
         dtype = paths.compute_dtype(linear_in.weight)
         contexts = self._contexts(around, dtype)

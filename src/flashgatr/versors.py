@@ -7,7 +7,7 @@ the product u v is the motion "first v, then u".
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -27,7 +27,9 @@ from .geometry import (
 from .object_types import check_parity
 from .ops import inverse, product, sandwich
 
-Kind = Literal["E(3)", "SE(3)", "rotation", "translation", "reflection"]
+Kind = Literal[
+    "E(3)", "SE(3)", "rotation", "translation", "reflection", "inversion", "rotoreflection"
+]
 
 
 def compose(*versors: Tensor) -> Tensor:
@@ -94,9 +96,10 @@ def sample(
     """Random versors (*shape, 16).
 
     Rotations are uniform; shifts are normally distributed with standard deviation `distance`, and
-    so is a point on each mirror plane. Versors of "E(3)" are even or odd with equal probability,
-    and both signs of u are equally likely. Numbers are drawn on the generator's own device: a CPU
-    generator gives the same versors on every device.
+    so are a point on each mirror plane and the centre of each inversion. A rotoreflection is a
+    mirror followed by a rotation about an axis through the origin. Versors of "E(3)" are even or
+    odd with equal probability, and both signs of u are equally likely. Numbers are drawn on the
+    generator's own device: a CPU generator gives the same versors on every device.
     """
     source = device if generator is None else generator.device
 
@@ -115,16 +118,18 @@ def sample(
         versor = turn
     elif kind == "reflection":
         versor = mirror
+    elif kind == "inversion":
+        versor = embed_point(distance * normal(3))
+    elif kind == "rotoreflection":
+        versor = product(turn, mirror)
     elif kind == "SE(3)":
         versor = product(shift, turn)
     elif kind == "E(3)":
         even = product(shift, turn)
         versor = torch.where(chance(), even, product(even, mirror))
     else:
-        raise ValueError(
-            f"unknown kind {kind!r}; expected 'E(3)', 'SE(3)', 'rotation', 'translation' or "
-            "'reflection'"
-        )
+        *others, last = (repr(name) for name in get_args(Kind))
+        raise ValueError(f"unknown kind {kind!r}; expected {', '.join(others)} or {last}")
     versor = torch.where(chance(), versor, -versor)
     return versor if device is None else versor.to(device)
 

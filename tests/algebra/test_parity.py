@@ -1,5 +1,7 @@
 """The table of types: each object's embedding moves with the sign that its type declares."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch.linalg import cross, det
@@ -26,16 +28,11 @@ from flashgatr.ops import join, product
 
 from .objects import close, random
 
-KINDS = ("reflection", "E(3)", "SE(3)", "rotation", "translation", "inversion", "rotoreflection")
+KINDS = get_args(versors.Kind)
 
 
 def motions(kind, count=64):
     generator = torch.Generator().manual_seed(1)
-    if kind == "inversion":
-        return embed_point(2 * random(count, 3, seed=2))
-    if kind == "rotoreflection":
-        turn = versors.sample(count, kind="SE(3)", generator=generator)
-        return product(turn, versors.sample(count, kind="reflection", generator=generator))
     return versors.sample(count, kind=kind, distance=2.0, generator=generator)
 
 

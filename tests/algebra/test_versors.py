@@ -1,6 +1,7 @@
 """The Euclidean group as versors, against 4 x 4 matrices; shifts, scales and centres."""
 
 from functools import partial, reduce
+from typing import get_args
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from flashgatr.geometry import (
 )
 from flashgatr.ops import norm, product, sandwich, wedge
 from flashgatr.versors import (
+    Kind,
     apply,
     centroid,
     compose,
@@ -35,7 +37,8 @@ from flashgatr.versors import (
     translate,
 )
 
-KINDS = ["E(3)", "SE(3)", "rotation", "translation", "reflection"]
+KINDS = get_args(Kind)
+IMPROPER = ("reflection", "inversion", "rotoreflection")
 every_kind = pytest.mark.parametrize("kind", KINDS)
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-10)
 ONE = torch.eye(BLADES, dtype=torch.float64)[0]
@@ -230,7 +233,8 @@ def test_samples_have_unit_norm_and_the_right_determinant(kind):
     u = draw(200, kind=kind)
     close(norm(u), torch.ones(200, 1).double())
     determinants = set(torch.linalg.det(to_matrix(u)).round().tolist())
-    assert determinants == {"E(3)": {-1.0, 1.0}, "reflection": {-1.0}}.get(kind, {1.0})
+    improper = {name: {-1.0} for name in IMPROPER}
+    assert determinants == {"E(3)": {-1.0, 1.0}, **improper}.get(kind, {1.0})
 
 
 def test_samples_of_each_kind_are_of_that_kind():
@@ -241,7 +245,10 @@ def test_samples_of_each_kind_are_of_that_kind():
     close(matrix("translation")[..., :3], identity[..., :3])
     close(matrix("rotation")[..., 3], identity[..., 3])
     close(matrix("reflection") @ matrix("reflection"), identity)
-    for kind in ("SE(3)", "E(3)"):
+    close(matrix("inversion")[..., :3, :3], -identity[..., :3, :3])
+    assert matrix("inversion")[..., :3, 3].norm(dim=-1).min() > 1e-3
+    for kind in ("SE(3)", "E(3)", "rotoreflection"):
+        assert (matrix(kind) @ matrix(kind) - identity).abs().amax((-2, -1)).min() > 1e-3
         assert (matrix(kind) - identity).abs().amax((-2, -1)).min() > 1e-3
 
 

@@ -8,7 +8,7 @@ from flashgatr import anchors, cells
 from flashgatr.anchors import anchor_sets, cell_weights, choose_anchors
 from flashgatr.batch import pack, pad
 
-from .shapes import SHAPES, collinear, moved, regular_tube
+from .shapes import SHAPES, collinear, moved, regular_tube, vessel
 
 MOTIONS = range(100)
 METHODS = ("farthest", "medoids")
@@ -19,9 +19,9 @@ def overlap(found, expected):
     return len(set(found.tolist()) & set(expected.tolist())) / len(expected)
 
 
-def chosen_in_copies(points, method):
-    """A sixth of the points, chosen from them, and from each of their copies."""
-    copies, count = moved(points, MOTIONS, points.dtype), len(points) // 6
+def chosen_in_copies(points, method, count=None):
+    """A sixth of the points or `count`, chosen from them, and from each of their copies."""
+    copies, count = moved(points, MOTIONS, points.dtype), count or len(points) // 6
     if method == "farthest":
         return choose_anchors(points, count), choose_anchors(copies, count)
     # One by one: the random items with which medoids begin depend on the number of the sample.
@@ -44,6 +44,17 @@ def test_the_choice_is_the_same_after_99_of_100_motions_in_float32(name, method)
     assert min(overlap(x, expected) for x in found) >= 0.99
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_choice_is_the_same_in_vessels_of_full_size_in_float32(seed, method):
+    points = vessel(seed, around=32, layers=160).float()
+    assert len(points) == 10_272
+    expected, found = chosen_in_copies(points, method, count=1024)
+    assert int((found == expected).all(-1).sum()) >= 99
+    assert min(overlap(x, expected) for x in found) >= 0.99
+
+
 def test_without_tolerance_motions_would_change_the_choice(monkeypatch):
     monkeypatch.setitem(cells.TOLERANCES, torch.float64, 0.0)
     points = regular_tube()
@@ -60,13 +71,18 @@ def test_weights_are_the_same_after_every_motion(name):
     assert bool((cell_weights(copies, index.expand(20, -1)) == weights).all())
 
 
+def farthest(points, first, count):
+    """Farthest points by the definition, sorted."""
+    away, index = torch.cdist(points, points), [first]
+    while len(index) < count:
+        index.append(int(away[:, index].amin(-1).argmax()))
+    return sorted(index)
+
+
 def test_farthest_points_are_those_of_the_definition():
     points = torch.randn(80, 3, dtype=torch.float64)
-    index = choose_anchors(points, 30).tolist()
-    away = torch.cdist(points, points)
-    assert index[0] == int((points - points.mean(0)).norm(dim=-1).argmax())
-    for i in range(1, 30):
-        assert index[i] == int(away[:, index[:i]].amin(-1).argmax())
+    first = int((points - points.mean(0)).norm(dim=-1).argmax())
+    assert choose_anchors(points, 30).tolist() == farthest(points, first, 30)
 
 
 def test_medoids_are_those_of_the_definition():
@@ -112,7 +128,8 @@ def test_every_item_is_chosen_once_at_most(method):
 
 def test_without_ties_a_permutation_of_the_items_permutes_the_choice():
     points, order = torch.randn(100, 3), torch.randperm(100)
-    assert torch.equal(order[choose_anchors(points[order], 30)], choose_anchors(points, 30))
+    found = order[choose_anchors(points[order], 30)].sort().values
+    assert torch.equal(found, choose_anchors(points, 30))
 
 
 @pytest.mark.parametrize("method", anchors.METHODS)
@@ -266,13 +283,11 @@ def test_packed_anchors_may_differ_in_number():
 
 
 def test_farthest_anchors_of_another_seed_begin_with_its_first_random_item():
-    points = torch.randn(3, 50, 3, generator=torch.Generator().manual_seed(0))
-    by_seed = [choose_anchors(points, 8, seed=seed) for seed in range(4)]
-    for seed, found in enumerate(by_seed[1:], 1):
+    points = torch.randn(3, 50, 3, generator=torch.Generator().manual_seed(0)).double()
+    by_default = choose_anchors(points, 8)
+    for seed in range(1, 4):
+        found = choose_anchors(points, 8, seed=seed)
         first = choose_anchors(points, 1, method="random", seed=seed)
-        assert (found[:, :1] == first).all()
-        assert not torch.equal(found, by_seed[0])
-        assert all(len(row.unique()) == 8 for row in found)
-        distance = torch.cdist(points.double(), points.double())
-        for sample, row in zip(distance, found.tolist(), strict=True):
-            assert row[1] == int(sample[row[0]].argmax())
+        assert not torch.equal(found, by_default)
+        for sample, row, item in zip(points, found, first, strict=True):
+            assert row.tolist() == farthest(sample, int(item), 8)

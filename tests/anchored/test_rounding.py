@@ -11,23 +11,33 @@ from flashgatr.kernels.paths import plain_kernels
 from .networks import VARIANTS, gap, make_data, make_net
 
 
-@pytest.mark.parametrize("name", ["default", "reinsert multi-head"])
+@pytest.mark.parametrize("name", ["default", "reinsert multi-head", "types"])
 def test_the_kernels_round_at_most_twice_as_much_as_the_modules(name):
+    """Outputs, and the gradients of a projection of them."""
     exact = make_net(**VARIANTS[name], num_blocks=4)
     net = copy.deepcopy(exact).float()
-    (mv, s), (query, query_s) = make_data(30), make_data(100)
-    weights = torch.rand(30).double() + 0.5
+    data = *make_data(30), torch.rand(30).double() + 0.5, *make_data(100)
 
     def results(net, dtype):
-        state = net.encode(mv.to(dtype), s.to(dtype), weights=weights.to(dtype))
-        return net.decode(state, query.to(dtype), query_s.to(dtype), tile=50)
+        mv, s, weights, query, query_s = (x.to(dtype).requires_grad_() for x in data)
+        assert dtype == torch.float64 or (net.obstacle(mv) is None) == is_fused
+        out = net.decode(net.encode(mv, s, weights=weights), query, query_s, tile=50)
+        outer = [torch.linspace(-1, 1, x.numel(), dtype=dtype).cos().reshape(x.shape) for x in out]
+        leaves = [mv, s, weights, query, query_s, *net.parameters()]
+        return out, torch.autograd.grad(out, leaves, outer)
+
+    def errors():
+        pairs = zip(results(net, torch.float32), expected, strict=True)
+        return [gap([x.double() for x in found], right) for found, right in pairs]
 
     expected = results(exact, torch.float64)
-    assert net.obstacle(mv.float()) is None
-    fused = gap([x.double() for x in results(net, torch.float32)], expected)
+    is_fused = True
+    fused = errors()
     with plain_kernels():
-        plain = gap([x.double() for x in results(net, torch.float32)], expected)
-    assert 0 < fused <= 2 * plain
+        is_fused = False
+        plain = errors()
+    for ours, theirs in zip(fused, plain, strict=True):
+        assert 0 < ours <= 2 * theirs
 
 
 def test_weights_in_16_bits_are_as_exact_as_the_other_features():

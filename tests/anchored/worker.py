@@ -104,6 +104,11 @@ def refuse(processes):
     with contextlib.suppress(ValueError):
         net(mv, s, anchors=index[:2, :0], processes=processes)
         raise AssertionError("a process without items was accepted")
+    mv, s = make_data(4)
+    offsets = torch.tensor([0, 2, 4] if processes.rank == 0 else [0, 4, 4])
+    with contextlib.suppress(ValueError):  # only the first process has items of the second sample
+        net(mv, s, anchors=torch.tensor([0]), offsets=offsets, processes=processes)
+        raise AssertionError("a sample without anchors was accepted")
 
 
 def main():

@@ -1,10 +1,14 @@
 """Training on anchors and other nodes: data.options.anchors."""
 
+import itertools
+
 import pytest
 import torch
 
 from flashgatr import AnchoredGATr
 from flashgatr.experiments import runs
+from flashgatr.experiments.arteries import inference
+from flashgatr.experiments.arteries.anchoring import AnchorChoice, GivenAnchors
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.inference import predict_meshes
 from flashgatr.experiments.arteries.task import ArteryTask
@@ -90,6 +94,31 @@ def test_validation_and_test_use_anchors_and_the_test_also_full_attention():
     results = made.evaluate(model)
     assert list(results) == ["test", "val", "test_full", "test_moved", "test_mirrored"]
     assert results["test_full"]["epsilon_mean"] != results["test"]["epsilon_mean"]
+
+
+def test_moved_meshes_keep_the_anchors_of_the_test_meshes(monkeypatch):
+    """Chosen again, they could be others: rounding moves nodes at a distance. Here they would be,
+    because every choice has another seed.
+    """
+    made, seen, seeds = make(*FEW), [], itertools.count()
+    choose, predict = AnchorChoice.on, inference.predict_wall
+
+    def on(choice, position, **options):
+        return choose(choice, position, **options | dict(seed=torch.tensor([next(seeds)])))
+
+    def predict_wall(model, position, normal, geodesic, choice, **options):
+        if isinstance(choice, GivenAnchors):
+            seen.append((position, choice.on(position)[0]))
+        return predict(model, position, normal, geodesic, choice, **options)
+
+    monkeypatch.setattr(AnchorChoice, "on", on)
+    monkeypatch.setattr(inference, "predict_wall", predict_wall)
+    made.evaluate(made.model.eval())
+    count = len(walls("", "test"))
+    assert len(seen) == 5 * count  # of test, and twice each of the moved and the mirrored meshes
+    (_, first), *others = seen[::count]
+    assert all(torch.equal(index, first) for _, index in others)
+    assert [float(place.abs().max()) > 400 for place, _ in seen[::count]] == [False, *[True] * 4]
 
 
 def test_a_run_with_anchors_is_trained_and_read_again(tmp_path):

@@ -13,7 +13,15 @@ from flashgatr.experiments.charges.report import PUBLISHED
 from flashgatr.experiments.nbody import data
 from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 
-from .anchored_tables import of_a_cpu, of_a_gpu, of_anchors, the_distances_of_the_vessel
+from .anchored_tables import (
+    CASES,
+    cost,
+    of_a_cpu,
+    of_a_gpu,
+    of_anchors,
+    recorded,
+    the_distances_of_the_vessel,
+)
 from .artery_tables import (
     FINE,
     OURS,
@@ -150,6 +158,19 @@ def test_the_sentences_about_the_gpu_are_true():
         for case in (dict(machine="H200", n_items=n, checkpointing=False) for n in scaling.SIZES)
     ]
     assert f"between {min(shares):.2f} and {max(shares):.2f} times the Transformer's" in text
+
+
+def test_the_sentences_about_the_cost_of_anchors_are_true():
+    text = " ".join(section("large_geometry", "What anchors cost").split())
+    costs = {case: f"{cost(*case):.2f}" for case in CASES}
+    medoids = f"512 of them cost {costs[512, 'medoids']} points and 1,024 of them"
+    assert f"over five seeds, {medoids} {costs[1024, 'medoids']}." in text
+    assert {len(recorded(anchors=n, method="medoids", weighted=True)) for n in (512, 1024)} == {5}
+    farthest = f"512 of them {costs[512, 'farthest']} points, so they miss our aim of 0.3"
+    assert f"{farthest}, and 1,024 of them {costs[1024, 'farthest']}." in text
+    assert cost(512, "farthest") > 0.3
+    random = f"{costs[1024, 'random']} points if there are 1,024 of them, but"
+    assert f"Random anchors cost {random} {costs[512, 'random']} if there are 512." in text
 
 
 def test_the_sentences_about_anchors_and_types_on_a_gpu_are_true():

@@ -1,5 +1,6 @@
-"""Full disks and outputs without Unicode."""
+"""Full disks, outputs without Unicode, and the bar of progress."""
 
+import io
 import os
 import resource
 import subprocess
@@ -8,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from flashgatr.experiments.console import LONG, progress_bar
 from flashgatr.io import files
 
 
@@ -61,3 +63,26 @@ def test_names_beyond_the_outputs_encoding_are_printed_as_escapes(encoding):
     title = {"ascii": r"Gef\xe4\xdf \u8840", "latin-1": r"Gefäß \u8840"}.get(encoding, "Gefäß 血管")
     assert title.encode(encoding) in done.stdout
     assert b".vtp" in done.stdout  # click writes UTF-8 itself where the output is ASCII
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_bar_of_progress_is_for_terminals_and_many_items(monkeypatch):
+    for stream, total, shown in ((_Terminal(), LONG, True), (_Terminal(), 9, False)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        show = progress_bar("points")
+        show(total // 2, total)
+        show(total, total)
+        lines = stream.getvalue().split("\r")[1:]
+        assert len(lines) == 2 * shown
+        if shown:
+            assert lines == [
+                f"[{15 * '='}{15 * ' '}] 10,000 of 20,000 points",
+                f"[{30 * '='}] 20,000 of 20,000 points\n",
+            ]
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    progress_bar("points")(LONG, LONG)
+    assert not sys.stderr.getvalue()

@@ -11,6 +11,7 @@ from flashgatr.experiments import runs
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.cli import application
 from flashgatr.experiments.config import ConfigError, override
+from flashgatr.experiments.flows import models
 from flashgatr.experiments.flows.metrics import errors, summarise
 from flashgatr.experiments.flows.task import FlowTask
 from flashgatr.experiments.flows.vessels import SCALES, drawn, load, points_of
@@ -153,6 +154,17 @@ def test_anchors_come_from_a_part_of_many_points(folder):
     found, expected = (x.fixed_anchors(3, (12, 8)) for x in (every, part))
     assert torch.equal(found[0], expected[0])
     assert torch.equal(found[1], expected[1])
+
+
+def test_the_progress_is_that_of_all_vessels(folder, monkeypatch):
+    monkeypatch.setattr(models, "CPU_TILE", 150)
+    task, seen = FlowTask(config(folder), CPU), []
+    vessels = task._train
+    model, count = task.model.eval(), len(vessels.names) * (LUMEN + WALL)
+    task.errors_at(model, vessels, 0, (12, 8), lambda *x: seen.append(x))
+    assert seen[-1] == (count, count)
+    assert seen == sorted(set(seen))
+    assert len(seen) == len(vessels.names) * -(-(LUMEN + WALL) // 150)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ VARIANTS = {
     "anchored": (AnchoredGATr, dict(multi_query=False)),
 }
 
+MOTIONS = [
+    *((kind, 1.0) for kind in ("reflection", "E(3)", "SE(3)", "inversion", "rotoreflection")),
+    *((kind, 0.0) for kind in ("reflection", "inversion", "rotoreflection")),
+]
+"""Kinds of motions, and the distance of their planes and centres from the origin."""
+
 
 def network(name="multi_query", dtype=torch.float64, **changes):
     kind, options = VARIANTS[name]

@@ -15,6 +15,8 @@ from flashgatr.nn import (
 )
 from flashgatr.testing import equivariance_error
 
+from .networks import MOTIONS
+
 IN, OUT, ITEMS = "oeeooe", "eoooe", 5
 WIDTHS = dict(parity=IN, out_parity=OUT, out_mv_channels=len(OUT), out_s_channels=3)
 
@@ -64,16 +66,17 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("group", ["reflection", "E(3)", "SE(3)"])
+@pytest.mark.parametrize(("group", "distance"), MOTIONS)
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers_commute_with_every_motion(name, group):
+def test_layers_commute_with_every_motion(name, group, distance):
     torch.manual_seed(0)
     make, types = LAYERS[name]
     layer, mv, s = make(), random(ITEMS, 6, 16), random(ITEMS, 4)
-    assert equivariance_error(layer, mv, s, group=group, parity=types) < 1e-12
-    if group == "reflection":
+    motions = dict(group=group, distance=distance)
+    assert equivariance_error(layer, mv, s, **motions, parity=types) < 1e-12
+    if group in ("reflection", "inversion", "rotoreflection"):
         other = types[0].translate(str.maketrans("eo", "oe"))
-        assert equivariance_error(layer, mv, s, group=group, parity=(other, types[1])) > 1e-3
+        assert equivariance_error(layer, mv, s, **motions, parity=(other, types[1])) > 1e-3
 
 
 def test_types_of_a_map_are_checked():

@@ -12,7 +12,7 @@ from flashgatr.experiments.robotics import EXPERIMENT as ROBOTICS
 from .networks import changed
 
 SMALL = dict(num_blocks=2, hidden_mv_channels=4, hidden_s_channels=8, num_heads=2)
-KINDS = ("reflection", "E(3)", "SE(3)")
+KINDS = ("reflection", "E(3)", "SE(3)", "inversion", "rotoreflection")
 ITEMS = 6
 TYPED = ("gatr_e3", "gatr_e3_wide")
 

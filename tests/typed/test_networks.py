@@ -17,10 +17,16 @@ from flashgatr.testing import (
     point_equivariance_error,
 )
 
-from .networks import SMALL, VARIANTS, changed, masked_entries, network, scene
+from .networks import MOTIONS, SMALL, VARIANTS, changed, masked_entries, network, scene
 
 TYPES = ("oee", "oeo")
-KINDS = ("reflection", "E(3)", "SE(3)")
+BITS = {
+    "float64": (torch.float64, [6, 40]),
+    "float32": (torch.float32, [6, 40, 300]),
+    "bfloat16": (torch.bfloat16, [6, 40]),
+    "bfloat16 autocast": (torch.float32, [6, 40]),
+}
+"""Precisions, and the sizes of the sets in which mirrors are exact bit for bit."""
 
 
 @pytest.fixture(params=["fused", "plain"])
@@ -35,10 +41,11 @@ def path(request):
         yield
 
 
-@pytest.mark.parametrize("group", KINDS)
+@pytest.mark.parametrize(("group", "distance"), MOTIONS)
 @pytest.mark.parametrize("name", VARIANTS)
-def test_networks_with_types_are_equivariant_under_all_of_e3(name, group, path):
-    assert_equivariant(changed(network(name)), *scene(name), group=group, parity=TYPES)
+def test_networks_with_types_are_equivariant_under_all_of_e3(name, group, distance, path):
+    motions = dict(group=group, distance=distance)
+    assert_equivariant(changed(network(name)), *scene(name), **motions, parity=TYPES)
 
 
 def test_other_types_of_the_input_are_noticed():
@@ -87,15 +94,17 @@ def test_from_points_to_points_under_mirrors():
     assert error[1] > 1e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("precision", "items"), [(p, n) for p in BITS for n in BITS[p][1]])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_mirror_of_an_axis_changes_signs_only(name, dtype, path):
+def test_the_mirror_of_an_axis_changes_signs_only(name, precision, items, path):
     """x → -x is exact: outputs are equal bit for bit."""
-    net, (mv, s) = changed(network(name)).to(dtype), scene(name, dtype)
+    dtype = BITS[precision][0]
+    net, (mv, s) = changed(network(name)).to(dtype), scene(name, dtype, items)
     mirror = torch.zeros(16, dtype=dtype)
     mirror[2] = 1  # e1
-    out, scalars = net(mv, s)
-    moved, same = net(versors.apply(mirror, mv, TYPES[0]), s)
+    with torch.no_grad(), torch.autocast("cpu", enabled="autocast" in precision):
+        out, scalars = net(mv, s)
+        moved, same = net(versors.apply(mirror, mv, TYPES[0]), s)
     assert torch.equal(moved, versors.apply(mirror, out, TYPES[1]))
     assert torch.equal(same, scalars)
     assert out.abs().amin((0, 1)).isfinite().all()

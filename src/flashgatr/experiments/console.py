@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .experiment import Experiment
+
+LONG = 20_000
+"""Predictions of so many items show their progress."""
 
 
 def say(text: str) -> None:
     """Print a message on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def progress_bar(what: str) -> Callable[[int, int], None]:
+    """A function of the numbers of finished items and of all, which draws a bar on a terminal.
+
+    It draws nothing elsewhere or for few items. what: the items, in the plural.
+    """
+
+    def show(done: int, total: int) -> None:
+        if sys.stderr.isatty() and total >= LONG:
+            bar = ("=" * round(30 * done / total)).ljust(30)
+            end = "\n" if done == total else ""
+            print(f"\r[{bar}] {done:,} of {total:,} {what}", end=end, file=sys.stderr, flush=True)
+
+    return show
 
 
 def show_table(title: str, columns: list[str], lines: list[list[str]]) -> None:

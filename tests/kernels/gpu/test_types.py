@@ -22,7 +22,10 @@ TYPES = ("oee", "oeo")
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_mirror_of_an_axis_changes_signs_only(name, precision, path, items):
-    """x → -x is exact: outputs are equal bit for bit, but for last bits in larger float32 sets."""
+    """x → -x is exact: outputs are equal bit for bit, but for last bits in larger float32 sets.
+
+    `test_mirrors` asks why.
+    """
     last_bits = 1e-5 if precision == "float32" and items > 6 else 0
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     net = changed(network(name, torch.float32)).cuda().eval()

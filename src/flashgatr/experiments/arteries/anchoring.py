@@ -6,15 +6,14 @@ computed in tiles, so that a wall may have millions of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ...anchored import TILE, AnchoredGATr
+from ...anchored import TILE, AnchoredGATr, Progress
 from ...anchors import METHODS, cell_weights, choose_anchors
 from ...model import GATr
 from .data.mesh import ArteryError
@@ -22,8 +21,6 @@ from .models import GATrArteries, opposite, stress_of
 
 CPU_TILE = 8192
 """Nodes that a CPU computes at a time."""
-
-Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -67,6 +64,18 @@ class AnchorChoice:
         return index, cell_weights(position, index, mask=mask) if self.weighted else None
 
 
+class GivenAnchors(NamedTuple):
+    """The anchors of one wall, chosen before: copies of the wall elsewhere keep them."""
+
+    numbers: Tensor
+    weights: Tensor | None
+
+    def on(self, position: Tensor) -> tuple[Tensor, Tensor | None]:
+        """These numbers and weights on the device of the nodes."""
+        weights = None if self.weights is None else self.weights.to(position.device)
+        return self.numbers.to(position.device), weights
+
+
 def anchored(model: nn.Module) -> GATrArteries:
     """The model, whose network now takes anchors; an error for models without such a network."""
     if not isinstance(model, GATrArteries) or type(model.net) not in (GATr, AnchoredGATr):
@@ -86,7 +95,7 @@ def predict_wall(
     position: Tensor,
     normal: Tensor,
     geodesic: Tensor,
-    choice: AnchorChoice,
+    choice: AnchorChoice | GivenAnchors,
     *,
     tile: int | None = None,
     progress: Progress | None = None,

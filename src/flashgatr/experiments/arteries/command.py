@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 SHOWN = 20  # failed samples named one by one
 MESH = (3, 2, 80)
 MAX_REDUCTION = 0.49
-LONG = 20_000  # nodes whose prediction shows its progress
 
 
 def data(
@@ -252,7 +251,7 @@ def predict(
 ) -> None:
     """Predict the stress on the wall of a vessel: a .vtp file for ParaView, and a picture."""
     from .. import runs, shipped
-    from ..console import show_table
+    from ..console import progress_bar, show_table
     from .vessel.predict import run as predict_files
 
     weighted = False if no_anchor_weights else None
@@ -264,7 +263,7 @@ def predict(
         device=device or "",
         both_signs=both_signs,
         anchors=_anchors(anchors, {name: x for name, x in given.items() if x is not None}),
-        progress=_progress_of_nodes,
+        progress=progress_bar("nodes"),
         sample=sample,
         inlet=inlet,
         scale=scale,
@@ -317,14 +316,6 @@ def _show_checks(folder: Path, division: str) -> bool:
             "the files are intact, but they are not the published data, or too few to compare"
         )
     return all(check.passed for check in checks)
-
-
-def _progress_of_nodes(done: int, total: int) -> None:
-    """A bar on a terminal; nothing elsewhere or for few nodes."""
-    if sys.stderr.isatty() and total >= LONG:
-        bar = ("=" * round(30 * done / total)).ljust(30)
-        end = "\n" if done == total else ""
-        print(f"\r[{bar}] {done:,} of {total:,} nodes", end=end, file=sys.stderr, flush=True)
 
 
 def _progress(done: int, total: int) -> None:

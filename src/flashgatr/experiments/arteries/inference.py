@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor, nn
 
+from ...anchored import Progress
 from . import LABEL_SCALE
-from .anchoring import AnchorChoice, Progress, predict_wall
+from .anchoring import AnchorChoice, GivenAnchors, predict_wall
 from .batches import PackedBatch, pack
 from .data.mesh import Mesh
 
@@ -23,12 +24,13 @@ def predict_meshes(
     device: torch.device,
     precision: str = "float32",
     *,
-    anchors: AnchorChoice | None = None,
+    anchors: AnchorChoice | Sequence[GivenAnchors] | None = None,
     progress: Progress | None = None,
 ) -> Iterator[Tensor]:
     """The stress on each mesh, (N, 3) in dyn/cm², on the CPU. `precision` as in train.precision.
 
-    anchors: which nodes all nodes of a mesh attend to; None for full attention.
+    anchors: which nodes all nodes of a mesh attend to, chosen on each mesh or given for each of
+        them; None for full attention.
     progress: with anchors, called after every tile with the numbers of finished nodes and of all.
     """
     together = TOGETHER if anchors is None else 1
@@ -39,7 +41,8 @@ def predict_meshes(
             if anchors is None:
                 found = predicted(model, batch)
             else:
-                found = predict_wall(model, *batch[:3], anchors, progress=progress)
+                own = anchors if isinstance(anchors, AnchorChoice) else anchors[start]
+                found = predict_wall(model, *batch[:3], own, progress=progress)
         yield from (LABEL_SCALE * found.float()).cpu().split([mesh.nodes for mesh in part])
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..symmetry import equivariance_error, motions, moved, turned
-from .anchoring import predict_wall
+from .anchoring import GivenAnchors, predict_wall
 from .batches import pack
 from .data.mesh import Mesh
 from .inference import predicted
@@ -22,7 +22,8 @@ MESHES, NODES = 2, 1000
 
 def symmetry(task: ArteryTask, model: nn.Module, dtype: torch.dtype) -> float:
     """The largest error of the predicted stress, over the meshes. A run with anchors predicts with
-    anchors. Networks on surfaces keep the scales and neighbours of the mesh that is not moved.
+    anchors. These, and the scales and neighbours for networks on surfaces, are those of the mesh
+    that is not moved.
     """
     meshes = task.last_meshes(MESHES)
     return max(_error(task, model, _thinned(mesh), dtype) for mesh in meshes)
@@ -32,11 +33,12 @@ def _error(task: ArteryTask, model: nn.Module, mesh: Mesh, dtype: torch.dtype) -
     batch = pack([mesh], task.device).batch([0])
     position, normal, geodesic = (x.to(dtype) for x in batch[:3])
     choice = task.options.choice
+    anchors = None if choice is None else GivenAnchors(*choice.on(position))
 
     def stress(motion: Tensor) -> Tensor:
         place, plane = moved(motion, position), turned(motion, normal)
-        if choice is not None:
-            return predict_wall(model, place, plane, geodesic, choice)
+        if anchors is not None:
+            return predict_wall(model, place, plane, geodesic, anchors)
         given = batch._replace(position=place, normal=plane, geodesic=geodesic)
         return predicted(model, given)
 

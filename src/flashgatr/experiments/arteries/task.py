@@ -16,7 +16,7 @@ from ...train.settings import ConfigError, RunConfig, check_options, read_option
 from ..baselines.surfaces.levels import Hierarchy
 from ..hashing import hash_of
 from . import EXPERIMENT
-from .anchoring import AnchorChoice, anchored
+from .anchoring import AnchorChoice, GivenAnchors, anchored
 from .batches import Batch, MeshPair, PackedBatch, PackedMeshes, PaddedBatch, pack, sent, turns
 from .data.levels import with_levels
 from .data.mesh import Array, ArteryError, Mesh
@@ -296,7 +296,7 @@ class ArteryTask:
         all nodes. `test_moved` and `test_mirrored` have the metrics on test meshes that were
         rotated and moved, or mirrored, too. `change_mean` and `change_max` say how much that
         changes the predictions (moved back, relative to those on `test`, computed in float32, or in
-        TF32 if training used it).
+        TF32 if training used it). Moved and mirrored meshes keep the anchors of the test meshes.
         """
         test = self.last_meshes()
         errors = _errors(self.predictions(model, test), test)
@@ -315,7 +315,8 @@ class ArteryTask:
         if self._count("val"):
             validated = _errors(self.predictions(model, self._val), self._val)
             results["val"] = summarise(validated) | about
-        still = list(self.predictions(model, test, "float32"))
+        kept = self._anchors(test)
+        still = list(self.predictions(model, test, "float32", kept))
         if self.precision == "bfloat16":
             results["test_float32"] = summarise(_errors(iter(still), test)) | about
         if self.options.anchors:
@@ -325,11 +326,11 @@ class ArteryTask:
             moves = _moves(len(test), mirror)
             moved = [_moved(mesh, *move) for mesh, move in zip(test, moves, strict=True)]
             moved = self._linked(moved, keep=False)  # rounding may change who is near
-            found = summarise(_errors(self.predictions(model, moved), moved))
+            found = summarise(_errors(self.predictions(model, moved, None, kept), moved))
             changes = [
                 relative_change(y.double() @ torch.from_numpy(matrix), before)
                 for y, before, (matrix, _) in zip(
-                    self.predictions(model, moved, "float32"), still, moves, strict=True
+                    self.predictions(model, moved, "float32", kept), still, moves, strict=True
                 )
             ]
             change = {"change_mean": sum(changes) / len(changes), "change_max": max(changes)}
@@ -337,13 +338,25 @@ class ArteryTask:
         return results
 
     def predictions(
-        self, model: nn.Module, meshes: Sequence[Mesh], precision: str | None = None
+        self,
+        model: nn.Module,
+        meshes: Sequence[Mesh],
+        precision: str | None = None,
+        anchors: list[GivenAnchors] | None = None,
     ) -> Iterator[Tensor]:
-        """The stress on each mesh, by default in the precision of training; with the anchors of
-        data.options.
+        """The stress on each mesh, by default in the precision of training; with these anchors, or
+        those of data.options.
         """
-        how, choice = precision or self.precision, self.options.choice
+        how, choice = precision or self.precision, anchors or self.options.choice
         return predict_meshes(model, meshes, self.device, how, anchors=choice)
+
+    def _anchors(self, meshes: Sequence[Mesh]) -> list[GivenAnchors] | None:
+        """The anchors of every mesh; None for attention among all nodes."""
+        choice = self.options.choice
+        if choice is None:
+            return None
+        places = (torch.from_numpy(mesh.position).to(self.device).float() for mesh in meshes)
+        return [GivenAnchors(*choice.on(place)) for place in places]
 
 
 def _labels(mesh: Mesh) -> Array:

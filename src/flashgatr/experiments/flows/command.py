@@ -90,11 +90,17 @@ def predict(
 ) -> None:
     """Predict the flow in the test vessels: errors against points and anchors, and pictures."""
     from .. import runs
-    from ..console import show_table
+    from ..console import progress_bar, show_table
     from .prediction import run as predict_vessels
 
     found, files = predict_vessels(
-        runs.require_run(run), out, points=points, anchors=anchors, data=folder, device=device
+        runs.require_run(run),
+        out,
+        points=points,
+        anchors=anchors,
+        data=folder,
+        device=device,
+        progress=progress_bar("points"),
     )
     head = ["points", "anchors", "velocity ε, %", "stress ε, %"]
     rows = [

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 
 from ... import AnchoredGATr, embed_plane, embed_point, embed_scalar
 from ...algebra import NORMAL
-from ...anchored import TILE
+from ...anchored import TILE, Progress
 from ...config import preset
+from ..arteries.anchoring import CPU_TILE
 from .vessels import points_of
-
-CPU_TILE = 8192
-"""Points that a CPU computes at a time."""
 
 
 class FlowGATr(nn.Module):
@@ -45,7 +43,9 @@ class FlowGATr(nn.Module):
         return vectors(self.net(mv, s, anchors=anchors, weights=weights)[0], kind)
 
     @torch.no_grad()
-    def predict(self, anchors: Tensor, weights: Tensor, rows: Tensor) -> Tensor:
+    def predict(
+        self, anchors: Tensor, weights: Tensor, rows: Tensor, progress: Progress | None = None
+    ) -> Tensor:
         """The prediction (N, 3) at all rows (N, 12) of a vessel with these anchors (M, 12)."""
         center = anchors[:, :3].mean(0)
 
@@ -59,7 +59,8 @@ class FlowGATr(nn.Module):
         def both(mv: Tensor, s: Tensor) -> Tensor:
             return mv[..., NORMAL].flatten(-2)  # (N, 6)
 
-        found = self.net.field(state, embed, extract=both, tile=tile)(rows).float()
+        field = self.net.field(state, embed, extract=both, tile=tile, progress=progress)
+        found = field(rows).float()
         is_wall = points_of(rows).kind[:, None] > 0
         return torch.where(is_wall, found[:, :3], found[:, 3:])
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...anchored import Progress
 from ...io import files
 from ...train import distributed
 from ...train.settings import override
@@ -32,11 +33,13 @@ def run(
     anchors: Sequence[int] | None = None,
     data: Path | None = None,
     device: str | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], list[Path]]:
     """Predict and write the files; returns the errors and the paths.
 
     points: of the lumen and of the wall, None for all. anchors: of the lumen, and as many of the
-    wall; None for those of training.
+    wall; None for those of training. progress: called after every tile with the number of finished
+    points and that of all test vessels, for each of these cases.
     """
     config = runs.load_config(folder)
     if config.experiment != "flows":
@@ -53,7 +56,7 @@ def run(
         total = sum(x.shape[1] for x in part.kinds)
         for count in counts:
             about = {"points": total, "anchors": sum(count)}
-            found.append(about | task.errors_at(model, vessels, number, count))
+            found.append(about | task.errors_at(model, vessels, number, count, progress))
     drawn = vessels.first(0 if not points or 0 in points else max(points))
     rows = torch.cat([x[0] for x in drawn.kinds])
     prediction = next(task.predictions(model, drawn, "float32", max(counts)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ...anchored import Progress
 from ...train.settings import ConfigError, RunConfig
 from ..arteries.data.field_points import field_files, load_fields
 from ..arteries.data.orientation import matrices
@@ -130,20 +131,34 @@ class FlowTask:
         vessels: Vessels,
         precision: str | None = None,
         anchors: Sequence[int] | None = None,
+        progress: Progress | None = None,
     ) -> Iterator[Tensor]:
-        """Predictions (L + W, 3) on each vessel. anchors: of the lumen and of the wall."""
+        """Predictions (L + W, 3) on each vessel. anchors: of the lumen and of the wall.
+
+        progress: called after every tile with the number of finished points and that of all.
+        """
         half = (precision or self.precision) == "bfloat16"
         counts = self.options.anchors if anchors is None else anchors
+
+        def report(number: int, done: int, total: int) -> None:
+            if progress is not None:
+                progress(number * total + done, len(vessels.names) * total)
+
         for number in range(len(vessels.names)):
             chosen, weights = vessels.fixed_anchors(number, counts, self.options.anchor_method)
             rows = torch.cat([x[number] for x in vessels.kinds])
             with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-                yield model.predict(chosen, weights, rows)  # type: ignore[operator]
+                about = chosen, weights, rows, partial(report, number)
+                yield model.predict(*about)  # type: ignore[operator]
 
     def _errors(
-        self, model: nn.Module, vessels: Vessels, anchors: Sequence[int] | None = None
+        self,
+        model: nn.Module,
+        vessels: Vessels,
+        anchors: Sequence[int] | None = None,
+        progress: Progress | None = None,
     ) -> list[dict[str, float]]:
-        found = self.predictions(model, vessels, anchors=anchors)
+        found = self.predictions(model, vessels, anchors=anchors, progress=progress)
         return [
             errors(y, torch.cat([x[number] for x in vessels.kinds]))
             for number, y in enumerate(found)
@@ -154,10 +169,15 @@ class FlowTask:
         return self._load("test")
 
     def errors_at(
-        self, model: nn.Module, vessels: Vessels, points: int, anchors: Sequence[int]
+        self,
+        model: nn.Module,
+        vessels: Vessels,
+        points: int,
+        anchors: Sequence[int],
+        progress: Progress | None = None,
     ) -> dict[str, float]:
         """Mean errors at the first `points` of each kind, with so many anchors among them."""
-        return summarise(self._errors(model, vessels.first(points), anchors))
+        return summarise(self._errors(model, vessels.first(points), anchors, progress))
 
 
 def _points(vessels: Vessels) -> int:

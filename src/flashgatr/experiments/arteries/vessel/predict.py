@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from ....anchored import Progress
 from ....io import files
 from ....train import distributed
 from ....train.precision import set_precision
 from ....train.settings import RunConfig, override
 from ... import runs
-from ..anchoring import AnchorChoice, Progress, anchored
+from ..anchoring import AnchorChoice, anchored
 from ..data.mesh import Array, ArteryError, Mesh, kept_faces
 from ..inference import predict_meshes
 from ..metrics import MeshErrors, mesh_errors

@@ -42,11 +42,11 @@ ORIENTATION = "random"
 def cases() -> Iterator[AnchorChoice | None]:
     """None for full attention; the most important cases come first."""
     yield None
-    for seed in SEEDS:
-        for count in COUNTS:
-            yield AnchorChoice(count, seed=seed)
-    others = (True, "farthest"), (True, "random"), (False, "random"), (False, "farthest")
-    for weighted, method in others:
+    for method in ("medoids", "farthest"):
+        for seed in SEEDS:
+            for count in COUNTS:
+                yield AnchorChoice(count, method, seed=seed)
+    for weighted, method in ((True, "random"), (False, "random"), (False, "farthest")):
         for count in COUNTS:
             yield AnchorChoice(count, method, weighted)  # type: ignore[arg-type]
 
