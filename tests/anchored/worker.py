@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from flashgatr import Processes
 from flashgatr.kernels.paths import plain_kernels
+from flashgatr.train import distributed
 
 from .networks import VARIANTS, largest_gap, make_data, make_net
 
@@ -124,7 +125,7 @@ def main():
     decode(processes)
     refuse(processes)
     print(f"process {processes.rank}: all laws hold")
-    dist.destroy_process_group()
+    distributed.leave()
 
 
 if __name__ == "__main__":
