@@ -169,7 +169,7 @@ def test_the_networks_have_the_sizes_that_are_compared():
     }
     meta = torch.device("meta")
     with meta:
-        found = {which: scaling._make(*which, False, meta)().net for which in scaling.LABELS}
+        found = {which: scaling.make_of(*which, False, meta)().net for which in scaling.LABELS}
     assert {which: sum(p.numel() for p in x.parameters()) for which, x in found.items()} == expected
 
 
