@@ -90,6 +90,12 @@ def of_the_rewards():
         yield table_row(NAMES[model], *(f"{n:,}" for n in facts.values()), *found)
 
 
+def of_few_steps():
+    """Rewards of the shipped network on the test scenes with the sampler of `predict`."""
+    how = dict(recipe="pretrained:kuka", sampler="dpm_solver", sampling_steps=20)
+    return _rewards("gatr", scene_set="test", scenes=200, turned=False, **how)
+
+
 def _rewards(model, **settings):
     for kind in ("original", "strict"):
         own = dict(model=model, engine="bullet", reward=kind, **settings)

@@ -40,6 +40,7 @@ from .artery_tables import (
 from .charges_tables import of_equivariant_models, of_our_results, without_a_network
 from .kuka_tables import (
     STEPS,
+    of_few_steps,
     of_the_choice,
     of_the_expert,
     of_the_harness,
@@ -249,6 +250,12 @@ def test_the_readme_has_the_latest_results_of_experiments():
     row = next(iter(of_the_rewards())).rstrip(" |").split(" | ")
     original, strict = (cell.split()[0] for cell in row[-2:])
     assert f"reward of {original} of 100 (strict: {strict}) in PyBullet" in text
+
+
+def test_the_sentence_about_few_denoising_steps_is_true():
+    text = " ".join(section("kuka", "Results").split())
+    original, strict = of_few_steps()
+    assert f"it earns {original} and {strict} (strict) in the same scenes" in text
 
 
 def test_the_sentence_about_the_cpu_is_true():
