@@ -22,11 +22,10 @@ TYPES = ("oee", "oeo")
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_mirror_of_an_axis_changes_signs_only(name, precision, path, items):
-    """x → -x is exact: outputs are equal bit for bit, but for last bits in larger float32 sets.
+    """x → -x is exact: outputs are equal bit for bit.
 
-    `test_mirrors` asks why.
+    Where they are not, `test_mirrors` tells which part of the network is the reason.
     """
-    last_bits = 1e-5 if precision == "float32" and items > 6 else 0
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     net = changed(network(name, torch.float32)).cuda().eval()
     mv, s = (x.cuda() for x in scene(name, torch.float32, items))
@@ -41,9 +40,8 @@ def test_the_mirror_of_an_axis_changes_signs_only(name, precision, path, items):
         assert (net.obstacle(mv) is None) == (path == "fused")
         out, scalars = net(mv, s)
         moved, same = net(versors.apply(mirror, mv, TYPES[0]), s)
-    bounds = dict(rtol=last_bits, atol=last_bits)
-    torch.testing.assert_close(moved, versors.apply(mirror, out, TYPES[1]), **bounds)
-    torch.testing.assert_close(same, scalars, **bounds)
+    torch.testing.assert_close(moved, versors.apply(mirror, out, TYPES[1]), rtol=0, atol=0)
+    torch.testing.assert_close(same, scalars, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("items", [6, 400])
