@@ -8,6 +8,11 @@ import torch
 torch.set_num_threads(1)
 
 
+def pytest_pycollect_makemodule():
+    """What a module draws when it is imported must not depend on the modules before it."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
