@@ -65,7 +65,7 @@ def full_attention():
     return measured("anchored-accuracy", "epsilon_mean", anchors="all nodes", **MESHES)
 
 
-def cost(count, method):
+def cost(count, method, weighted=True):
     """The mean increase over the seeds, compared with full attention."""
-    values = recorded(anchors=count, method=method, weighted=True).values()
+    values = recorded(anchors=count, method=method, weighted=weighted).values()
     return sum(values) / len(values) - full_attention()
