@@ -11,7 +11,7 @@ from flashgatr.experiments import runs
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.cli import application
 from flashgatr.experiments.config import ConfigError, override
-from flashgatr.experiments.flows import models
+from flashgatr.experiments.flows import models, prediction
 from flashgatr.experiments.flows.metrics import errors, summarise
 from flashgatr.experiments.flows.task import FlowTask
 from flashgatr.experiments.flows.vessels import SCALES, drawn, load, points_of
@@ -224,6 +224,45 @@ def test_a_run_is_trained_and_predicts_errors_and_pictures(folder, tmp_path):
     assert all(np.isfinite(x["epsilon_stress"]) for x in found)
     for name in ("errors.png", "flow.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_recorded_errors_are_those_of_the_file(folder, tmp_path, monkeypatch):
+    run = _untrained(folder, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sizes = ["--points", "150", "--anchors", "6", "--anchors", "9", "--record"]
+    command = ["predict", "flows", "run", "--out", "out", *sizes]
+    CliRunner().invoke(application(), command, catch_exceptions=False)
+    found = json.loads((tmp_path / "out" / "errors.json").read_text())
+    file = tmp_path / "benchmarks" / "results" / "flows-accuracy.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    told = {(x["settings"]["anchors"], x["metric"]): x["value"] for x in lines}
+    names = ("epsilon_velocity", "epsilon_stress")
+    assert told == {(x["anchors"], name): x[name] for x in found for name in names}
+    about = dict(train_vessels=8, points=300, set="test", recipe="run")
+    assert all(about.items() <= x["settings"].items() for x in lines)
+    assert run.is_dir()
+
+
+def test_more_points_than_there_are_are_refused(folder, tmp_path):
+    run = _untrained(folder, tmp_path)
+    with pytest.raises(ArteryError, match=r"have 260 points of a kind, so --points 261 is too"):
+        prediction.run(run, tmp_path / "out", points=[50, 261])
+
+
+def test_a_run_can_be_tested_on_a_part_of_the_points(folder):
+    task = FlowTask(config(folder, "data.options.test_points=30", "data.train_samples=2"), CPU)
+    results = task.evaluate(task.model)
+    assert results["test"]["points"] == results["test_turned"]["points"] == 60
+    assert [x.shape[1] for x in task.test_vessels().kinds] == [LUMEN, WALL]
+
+
+def _untrained(folder, tmp_path):
+    """The folder of a run of two steps."""
+    settings = [*SMALL, f"data.folder={folder}", "train.steps=2", "data.options.test_points=30"]
+    settings = [x for option in settings for x in ("--set", option)]
+    command = ["train", "flows", "--folder", str(tmp_path / "run"), *settings]
+    CliRunner().invoke(application(), command, catch_exceptions=False)
+    return tmp_path / "run"
 
 
 def test_data_are_solved_and_drawn_by_one_command(tmp_path):

@@ -87,6 +87,9 @@ def predict(
         Optional[str],  # noqa: UP045
         typer.Option(help="auto, cpu or cuda, instead of the run's setting."),
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Append the errors to benchmarks/results/, too.")
+    ] = False,
 ) -> None:
     """Predict the flow in the test vessels: errors against points and anchors, and pictures."""
     from .. import runs
@@ -100,6 +103,7 @@ def predict(
         anchors=anchors,
         data=folder,
         device=device,
+        record=record,
         progress=progress_bar("points"),
     )
     head = ["points", "anchors", "velocity ε, %", "stress ε, %"]

@@ -18,7 +18,7 @@ class Options:
     anchor_method: how anchors are chosen, see `choose_anchors`
     augment: training vessels are turned at random in every step
     points: read the first of each kind of points only (0: all)
-    val_points: validate on the first of each kind of points only (0: all)
+    val_points, test_points: validate and test on the first of each kind of points only (0: all)
     val_limit, test_limit: use the first vessels only (0: all)
     """
 
@@ -30,6 +30,7 @@ class Options:
     augment: bool = False
     points: int = 0
     val_points: int = 20_000
+    test_points: int = 0
     val_limit: int = 0
     test_limit: int = 0
 
@@ -40,7 +41,7 @@ class Options:
     def __post_init__(self) -> None:
         names = ("lumen_anchors", "wall_anchors", "lumen_points", "wall_points")
         check_options(self, **dict.fromkeys(names, 1))
-        for name in ("points", "val_points"):
+        for name in ("points", "val_points", "test_points"):
             value, least = getattr(self, name), max(self.anchors)
             if 0 < value < least:
                 raise ConfigError(

@@ -19,7 +19,7 @@ from ...anchored import Progress
 from ...io import files
 from ...train import distributed
 from ...train.settings import override
-from .. import runs
+from .. import recording, runs
 from ..arteries.data.mesh import ArteryError
 from .picture import draw_errors, draw_flow
 from .task import FlowTask
@@ -33,9 +33,12 @@ def run(
     anchors: Sequence[int] | None = None,
     data: Path | None = None,
     device: str | None = None,
+    record: bool = False,
     progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], list[Path]]:
     """Predict and write the files; returns the errors and the paths.
+
+    record: append the errors to benchmarks/results/, too.
 
     points: of the lumen and of the wall, None for all. anchors: of the lumen, and as many of the
     wall; None for those of training. progress: called after every tile with the number of finished
@@ -49,6 +52,12 @@ def run(
     task = FlowTask(config, distributed.join(config.device).device)
     model = runs.load_model(config).to(task.device).eval()
     vessels = task.test_vessels()
+    most = max(x.shape[1] for x in vessels.kinds)
+    if points and max(points) > most:
+        raise ArteryError(
+            f"the test vessels have {most:,} points of a kind, so --points {max(points)} is too "
+            f"many; choose at most that, or make more points with `flashgatr data flows`"
+        )
     counts = [(n, n) for n in anchors] if anchors else [task.options.anchors]
     found = []
     for number in points or [0]:
@@ -57,6 +66,9 @@ def run(
         for count in counts:
             about = {"points": total, "anchors": sum(count)}
             found.append(about | task.errors_at(model, vessels, number, count, progress))
+            if record:
+                own = found[-1] | {"train_vessels": task.train_vessels}
+                recording.record_run(config, {"test": own}, recording.name_of(folder), {})
     drawn = vessels.first(0 if not points or 0 in points else max(points))
     rows = torch.cat([x[0] for x in drawn.kinds])
     prediction = next(task.predictions(model, drawn, "float32", max(counts)))
