@@ -166,7 +166,9 @@ def test_the_sentences_about_the_cost_of_anchors_are_true():
     costs = {case: f"{cost(*case):.2f}" for case in CASES}
     medoids = f"512 of them cost {costs[512, 'medoids']} points and 1,024 of them"
     assert f"over five seeds, {medoids} {costs[1024, 'medoids']}." in text
-    farthest = f"over five seeds, too: 512 of them {costs[512, 'farthest']} points, and 1,024 of them"
+    farthest = (
+        f"over five seeds, too: 512 of them {costs[512, 'farthest']} points, and 1,024 of them"
+    )
     assert f"{farthest} {costs[1024, 'farthest']}." in text
     for n in (512, 1024):
         for method in ("medoids", "farthest"):
