@@ -238,9 +238,18 @@ def test_recorded_errors_are_those_of_the_file(folder, tmp_path, monkeypatch):
     told = {(x["settings"]["anchors"], x["metric"]): x["value"] for x in lines}
     names = ("epsilon_velocity", "epsilon_stress")
     assert told == {(x["anchors"], name): x[name] for x in found for name in names}
-    about = dict(train_vessels=8, points=300, set="test", recipe="run")
+    about = dict(train_vessels=8, vessels=1, points=300, set="test", recipe="run")
     assert all(about.items() <= x["settings"].items() for x in lines)
     assert run.is_dir()
+
+
+def test_a_part_of_the_test_vessels_can_be_predicted(tmp_path):
+    (tmp_path / "fields").mkdir()
+    run = _untrained(write_tubes(tmp_path / "fields", 20), tmp_path)
+    every, _ = prediction.run(run, tmp_path / "out", anchors=[6])
+    first, _ = prediction.run(run, tmp_path / "out", anchors=[6], limit=1)
+    assert (every[0]["vessels"], first[0]["vessels"]) == (2, 1)
+    assert first[0]["epsilon_velocity"] != every[0]["epsilon_velocity"]
 
 
 def test_more_points_than_there_are_are_refused(folder, tmp_path):

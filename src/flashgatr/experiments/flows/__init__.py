@@ -13,7 +13,7 @@ _HERE = "flashgatr.experiments.flows"
 
 
 def _about(settings: Any, results: Results) -> dict[str, Any]:
-    return {name: results[name] for name in ("train_vessels", "points", "anchors")}
+    return {name: results[name] for name in ("train_vessels", "vessels", "points", "anchors")}
 
 
 EXPERIMENT = Experiment(

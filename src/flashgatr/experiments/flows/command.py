@@ -79,6 +79,9 @@ def predict(
             help="Anchors of the lumen, and as many of the wall; may be repeated.",
         ),
     ] = None,
+    vessels: Annotated[
+        int, typer.Option(min=0, show_default="all", help="Use the first so many test vessels.")
+    ] = 0,
     folder: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(help="The points, instead of those of the run's settings."),
@@ -101,6 +104,7 @@ def predict(
         out,
         points=points,
         anchors=anchors,
+        limit=vessels,
         data=folder,
         device=device,
         record=record,

@@ -31,6 +31,7 @@ def run(
     *,
     points: Sequence[int] | None = None,
     anchors: Sequence[int] | None = None,
+    limit: int = 0,
     data: Path | None = None,
     device: str | None = None,
     record: bool = False,
@@ -38,16 +39,16 @@ def run(
 ) -> tuple[list[dict[str, Any]], list[Path]]:
     """Predict and write the files; returns the errors and the paths.
 
-    record: append the errors to benchmarks/results/, too.
-
     points: of the lumen and of the wall, None for all. anchors: of the lumen, and as many of the
-    wall; None for those of training. progress: called after every tile with the number of finished
-    points and that of all test vessels, for each of these cases.
+    wall; None for those of training. limit: use the first so many test vessels; 0: as in training.
+    record: append the errors to benchmarks/results/, too. progress: called after every tile with
+    the number of finished points and that of all test vessels, for each of these cases.
     """
     config = runs.load_config(folder)
     if config.experiment != "flows":
         raise ArteryError(f"{folder} is a run of the {config.experiment} experiment, not of flows")
     changes = ["train.cuda_graph=false", *([f"device={device}"] if device else [])]
+    changes += [f"data.options.test_limit={limit}"] if limit else []
     config = override(config, [*changes, *([f"data.folder='{data}'"] if data else [])])
     task = FlowTask(config, distributed.join(config.device).device)
     model = runs.load_model(config).to(task.device).eval()
