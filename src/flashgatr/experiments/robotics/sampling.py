@@ -21,6 +21,8 @@ from torch import Tensor
 from ...train.order import mix
 from .diffusion import Denoiser, Schedule
 
+FAINT = -4.5
+"""λ = log(√ᾱ / √(1 - ᾱ)) at which trajectories begin to show: the signal is 1.1 % of the noise."""
 Noise = Callable[[int], Tensor]
 """Noise (B, H, D) by number: 0 is where sampling starts, k is added in step k = 1, 2, ...
 
@@ -81,11 +83,15 @@ def dpm_solver(schedule: Schedule, steps: int) -> Plan:
 
     Diffusion steps are evenly spaced in the logarithm of signal to noise, λ = log(√ᾱ / √(1 - ᾱ)).
     Evenly spaced in t, λ would jump near both ends, and extrapolation over a jump is inaccurate.
-    The first and the last step are of first order; the last one returns x̂_0.
+    The first step starts at the last diffusion step and counts as one from `FAINT`: before it,
+    there is nothing to see. The first and the last step are of first order; the last one returns
+    x̂_0.
     """
     _require_steps(steps, schedule)
     ratio = (schedule.signal / schedule.noise).log()
-    wanted = torch.linspace(ratio[-1].item(), ratio[0].item(), steps, dtype=torch.float64)
+    faint = max(FAINT, ratio[-1].item())
+    wanted = torch.linspace(faint, ratio[0].item(), steps, dtype=torch.float64)
+    wanted[0] = ratio[-1]
     nearest = (ratio - wanted[:, None]).abs().argmin(-1).tolist()
     chosen: list[int] = []
     for left, t in zip(range(steps - 1, -1, -1), nearest, strict=True):  # make them distinct
