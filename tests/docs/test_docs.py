@@ -215,6 +215,14 @@ def test_the_tutorial_is_a_file_that_the_commands_take(folder):
     assert len(list(Path("runs/widths").glob("*/results.json"))) == 6
 
 
+@pytest.mark.parametrize("name", [name for name in table.BUILT_IN if name != "arteries"])
+def test_the_table_of_settings_names_every_model(name):
+    """But for the variants of arteries, which have a page."""
+    (row,) = re.findall(r"^\| `model.name` \|.*", section("cli", "[model]"), re.M)
+    (models,) = re.findall(rf"{'n-body' if name == 'nbody' else name}: (.*?)(?:;| \|)", row)
+    assert set(re.findall(r"`(\w+)`", models)) == set(table.find(name).get("models"))
+
+
 def test_the_page_has_every_recipe():
     text = section("cli", "Recipes")
     assert set(re.findall(r"^\| `(recipes/\S+)`", text, re.MULTILINE)) == {
