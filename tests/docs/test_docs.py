@@ -7,6 +7,7 @@ import tomllib
 import warnings
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import matplotlib
 import pytest
@@ -15,6 +16,7 @@ import typer
 from matplotlib import pyplot
 from typer.testing import CliRunner
 
+from flashgatr import versors
 from flashgatr.experiments import cli, config, table
 from flashgatr.experiments.arteries.task import Options as ArteryOptions
 from flashgatr.experiments.bench import NAMES
@@ -189,6 +191,15 @@ def test_options_of_an_experiment_are_listed_with_their_defaults(options):
     ]
     text = section("cli", f"Options of {name}")
     assert re.findall(r"^\| (`.*?) \|[^|]*\|$", text, re.MULTILINE) == rows
+
+
+def test_the_page_on_checks_names_every_kind_of_motion():
+    (kinds,) = re.findall(
+        r"^`group` chooses the motions: (.*?)\.$",
+        (ROOT / "docs" / "testing.md").read_text(),
+        re.M | re.S,
+    )
+    assert re.findall('`"(.*?)"`', kinds) == [*get_args(versors.Kind)]
 
 
 def test_the_tutorial_is_a_file_that_the_commands_take(folder):
