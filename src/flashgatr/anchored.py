@@ -365,6 +365,8 @@ class _Tiles:
     def add(self, part: tuple[Tensor, ...], size: int) -> None:
         """The next `size` items of every tensor."""
         for x in part:
+            if not isinstance(x, Tensor):
+                raise TypeError(f"extract must return a tensor, got {type(x).__name__}")
             if x.shape[self.dim : self.dim + 1] != (size,):
                 raise ValueError(
                     f"a tile of {size} queries gave a tensor of shape {tuple(x.shape)}; extract "

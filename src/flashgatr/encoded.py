@@ -125,7 +125,7 @@ def check_answered(anchors: Sets, items: Sets, processes: Processes | None = Non
     if processes is not None and processes.size > 1:
         everyone = processes.exchange(asking.flatten().long().tolist(), asking.device)
         asking = everyone.any(0).reshape(asking.shape).to(asking.device)
-    unanswered = (without & asking).flatten().nonzero()[:, 0].tolist()
+    unanswered = (without.cpu() & asking.cpu()).flatten().nonzero()[:, 0].tolist()
     if unanswered:
         raise ValueError(
             f"sample {unanswered[0]} has items, but no anchors to attend to; expected at least one "
@@ -143,5 +143,6 @@ def _is_empty(sets: Sets) -> Tensor:
 
 
 def check_tile(tile: int | None) -> None:
-    if tile is not None and (not isinstance(tile, int) or tile < 1):
+    is_count = isinstance(tile, int) and not isinstance(tile, bool)
+    if tile is not None and (not is_count or tile < 1):
         raise ValueError(f"tile must be an integer of at least 1, or None; got {tile!r}")

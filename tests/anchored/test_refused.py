@@ -28,6 +28,14 @@ def test_a_field_needs_a_value_for_every_query(gradients):
         field(points)
 
 
+@pytest.mark.parametrize("extract", [lambda mv, s: s.tolist(), lambda mv, s: (mv, s)])
+def test_a_field_needs_tensors(extract):
+    net, (mv, s) = make_net(), make_data(6)
+    field = net.field(net.encode(mv, s), lambda x: (mv, s), extract=extract)
+    with pytest.raises(TypeError, match=r"extract must return a tensor, got (list|tuple)"):
+        field(torch.zeros(6, 3).double())
+
+
 def test_bad_arguments_are_refused():
     net, (mv, s), index = make_net(), make_data(5), torch.tensor([0, 1])
     state = net.encode(mv, s)
@@ -46,6 +54,7 @@ def test_bad_arguments_are_refused():
         (lambda: net.decode(state, mv[None], s[None]), r"shape \(\), the queries \(1,\)"),
         (lambda: net.decode(state, mv, s, offsets=offsets), "only the queries are packed"),
         (lambda: net.decode(state, mv, s, tile=0), "tile must be an integer of at least 1"),
+        (lambda: net.decode(state, mv, s, tile=True), "at least 1, or None; got True"),
         (lambda: net.decode(state.mv, mv, s), "state must be what encode returned, got Tensor"),
         (lambda: net.field(state.mv, embed_point), "state must be what encode returned"),
         (lambda: net.field(state, embed_point, tile=0), "tile must be an integer of at least 1"),

@@ -117,10 +117,12 @@ def test_runs_without_a_test_stand_apart_with_their_errors_on_val(tmp_path, undr
     assert "Validation meshes" in page
     assert "Test meshes" not in page
     assert "ε on the validation meshes" in page
+    assert "How many validation meshes have which ε" in page
     fake(tmp_path / "b")
     found, page = write(tmp_path, tmp_path / "out")
     assert page.index("Validation meshes") < page.index("Test meshes")
     assert "ε on the test meshes" in page
+    assert "How many test or validation meshes have which ε" in page
 
 
 def test_orientations_and_settings_are_not_mixed(tmp_path, undrawn):

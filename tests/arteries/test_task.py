@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from flashgatr.experiments import cli, results, runs, sweep
+from flashgatr.experiments import cli, recording, results, runs, sweep
 from flashgatr.experiments.arteries import LABEL_SCALE, task
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.arteries.data.shards import read_index, read_shard, write_shard
@@ -189,6 +189,24 @@ def test_a_run_can_be_trained_evaluated_and_recorded(tmp_path, monkeypatch):
     }
     assert {line[2] for line in lines} >= {"epsilon_median", "epsilon_q75", "nmae", "cosine"}
     assert results.FOLDER  # nothing was written there
+
+
+def test_errors_on_a_folder_without_training_meshes_are_recorded(monkeypatch):
+    """`flashgatr eval RUN --set data.folder=OTHER --record`."""
+
+    def choose(folder, split, **options):
+        if split == "train":
+            raise ArteryError("there are none")
+        return chosen(folder, split, **options)
+
+    monkeypatch.setattr(task, "choose", choose)
+    lines, made = [], make()
+    monkeypatch.setattr(results, "record", lambda *line: lines.append(line))
+    found = made.evaluate(made.model.eval())
+    recording.record_run(config(*FAST), found, "run", {"data.folder": "other"})
+    *_, settings = lines[0]
+    assert settings["data.folder"] == "other"
+    assert "train_meshes" not in settings
 
 
 def test_a_file_of_settings_says_which_experiment_it_is(tmp_path):

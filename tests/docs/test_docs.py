@@ -7,6 +7,7 @@ import tomllib
 import warnings
 from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import matplotlib
 import pytest
@@ -15,6 +16,7 @@ import typer
 from matplotlib import pyplot
 from typer.testing import CliRunner
 
+from flashgatr import versors
 from flashgatr.experiments import cli, config, table
 from flashgatr.experiments.arteries.task import Options as ArteryOptions
 from flashgatr.experiments.bench import NAMES
@@ -191,6 +193,15 @@ def test_options_of_an_experiment_are_listed_with_their_defaults(options):
     assert re.findall(r"^\| (`.*?) \|[^|]*\|$", text, re.MULTILINE) == rows
 
 
+def test_the_page_on_checks_names_every_kind_of_motion():
+    (kinds,) = re.findall(
+        r"^`group` chooses the motions: (.*?)\.$",
+        (ROOT / "docs" / "testing.md").read_text(),
+        re.M | re.S,
+    )
+    assert re.findall('`"(.*?)"`', kinds) == [*get_args(versors.Kind)]
+
+
 def test_the_tutorial_is_a_file_that_the_commands_take(folder):
     """Its blocks up to the commands are forces.py; then every `flashgatr` line runs."""
     text = (ROOT / "docs" / "tutorial.md").read_text()
@@ -213,6 +224,14 @@ def test_the_tutorial_is_a_file_that_the_commands_take(folder):
         assert done.exit_code == 0, f"{line}: {done.output} {done.exception}"
     assert (Path("report") / "report.html").is_file()
     assert len(list(Path("runs/widths").glob("*/results.json"))) == 6
+
+
+@pytest.mark.parametrize("name", [name for name in table.BUILT_IN if name != "arteries"])
+def test_the_table_of_settings_names_every_model(name):
+    """But for the variants of arteries, which have a page."""
+    (row,) = re.findall(r"^\| `model.name` \|.*", section("cli", "[model]"), re.M)
+    (models,) = re.findall(rf"{'n-body' if name == 'nbody' else name}: (.*?)(?:;| \|)", row)
+    assert set(re.findall(r"`(\w+)`", models)) == set(table.find(name).get("models"))
 
 
 def test_the_page_has_every_recipe():

@@ -185,6 +185,20 @@ def test_rates_are_compared_without_the_test_data_three_for_each_model(recipe):
         assert all(each == changes[0] for each in changes)
 
 
+@pytest.mark.parametrize(
+    ("tuned", "recipe"),
+    [(x, "charges_standard") for x in rates.recipes() if x.startswith("charges")]
+    + [("nbody_best_rates", "nbody_best")],
+)
+def test_rates_are_compared_with_the_settings_of_the_recipe_that_takes_them(tuned, recipe):
+    def settings(config):
+        options = {**config.data.options, "test": True, "val": False}
+        return config.model, {**asdict(config.train), "lr": 0}, config.data.train_samples, options
+
+    wanted = [settings(run.config) for run in planned(recipe)]
+    assert all(settings(run.config) in wanted for run in planned(tuned))
+
+
 def test_what_the_tables_say_of_recipes_is_what_their_runs_have():
     group = Group("charges_standard", "segnn", {charges.REVERSE: False})
     assert (group.rate, group.steps, group.parameters) == ("0.002", 6000, "147,424")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from flashgatr.experiments import runs
+from flashgatr.experiments import results, runs
 from flashgatr.experiments.arteries.data.mesh import ArteryError
 from flashgatr.experiments.cli import application
 from flashgatr.experiments.config import ConfigError, override
@@ -241,6 +241,26 @@ def test_recorded_errors_are_those_of_the_file(folder, tmp_path, monkeypatch):
     about = dict(train_vessels=8, vessels=1, points=300, set="test", recipe="run")
     assert all(about.items() <= x["settings"].items() for x in lines)
     assert run.is_dir()
+
+
+def test_errors_on_other_points_are_recorded_as_such(folder, tmp_path, monkeypatch):
+    """With the folder of the points, and the number of vessels that the run was trained on."""
+    run = _untrained(folder, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "it's other").mkdir()
+    other = write_tubes(tmp_path / "it's other", 20)
+    prediction.run(run, tmp_path / "out", anchors=[6], data=other, record=True)
+    text = (results.FOLDER / "flows-accuracy.jsonl").read_text()
+    for line in text.splitlines():
+        told = json.loads(line)["settings"]
+        assert (told["data.folder"], told["train_vessels"], told["vessels"]) == (str(other), 8, 2)
+
+
+def test_a_negative_number_of_points_is_refused(folder, tmp_path):
+    """The first -5 points would be all but the last five."""
+    run = _untrained(folder, tmp_path)
+    with pytest.raises(ArteryError, match="--points must be at least 0, got -5"):
+        prediction.run(run, tmp_path / "out", points=[50, -5])
 
 
 def test_a_part_of_the_test_vessels_can_be_predicted(tmp_path):

@@ -216,6 +216,16 @@ def test_a_state_without_a_plan_is_answered_by_what_is_in_the_way(change, text):
     assert (stream.oracle(scene[None])[0] == scene).all()  # the arm stays
 
 
+def test_a_block_just_out_of_reach_can_be_the_lowest_one():
+    """The arm cannot lift it, but it can put others on it."""
+    scene = scenes.scenes("test", 1)[0]
+    place = scene[7:9]
+    scene[7:9] = 0.809 * place / np.linalg.norm(place)
+    found, _ = demonstrate(scene, np.random.default_rng(0))
+    assert rewards.strict(found[-1]) == 100
+    assert (found[:, 7:10] == scene[7:10]).all()
+
+
 def test_lists_are_states():
     scene = scenes.scenes("test", 1)[0]
     found, _ = demonstrate(scene.tolist(), np.random.default_rng(0), 0)

@@ -51,6 +51,16 @@ def test_queries_in_any_order_and_number_have_the_same_bits(autocast):
             assert all(torch.equal(x, y[part]) for x, y in zip(found, expected, strict=True))
 
 
+def test_a_sample_without_anchors_is_named_also_if_only_one_side_has_a_mask():
+    """Which samples of plain sets are empty is known on the host, that of a mask on the GPU."""
+    net, mask = make_net().cuda(), torch.tensor([[True] * 5, [False] * 5]).cuda()
+    mv, s = (x.cuda() for x in make_data(2, 5))
+    with pytest.raises(ValueError, match="sample 1 has items, but no anchors"):
+        net.decode(net.encode(mv, s, mask=mask), mv, s)
+    with pytest.raises(ValueError, match="sample 0 has items, but no anchors"):
+        net(mv, s, mask=mask, anchors=torch.zeros(2, 0, dtype=torch.int64, device="cuda"))
+
+
 def test_the_choice_is_that_of_the_cpu_and_can_be_captured():
     points = torch.randn(2, 500, 3)
     for method in METHODS:

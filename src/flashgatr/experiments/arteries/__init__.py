@@ -14,7 +14,7 @@ _STRESS = "dyn/cm²"
 
 
 def _about(settings: Any, results: Results) -> dict[str, Any]:
-    return {"train_meshes": results["train_meshes"], "orientation": results["orientation"]}
+    return {key: results[key] for key in ("train_meshes", "orientation") if key in results}
 
 
 EXPERIMENT = Experiment(

@@ -17,7 +17,7 @@ import torch
 
 from ...anchored import Progress
 from ...io import files
-from ...train import distributed
+from ...train import distributed, toml
 from ...train.settings import override
 from .. import recording, runs
 from ..arteries.data.mesh import ArteryError
@@ -49,11 +49,15 @@ def run(
         raise ArteryError(f"{folder} is a run of the {config.experiment} experiment, not of flows")
     changes = ["train.cuda_graph=false", *([f"device={device}"] if device else [])]
     changes += [f"data.options.test_limit={limit}"] if limit else []
-    config = override(config, [*changes, *([f"data.folder='{data}'"] if data else [])])
+    other = {} if data is None else {"data.folder": str(data)}
+    changes += [f"{key}={toml.literal(value)}" for key, value in other.items()]
+    config = override(config, changes)
     task = FlowTask(config, distributed.join(config.device).device)
     model = runs.load_model(config).to(task.device).eval()
     vessels = task.test_vessels()
     most = max(x.shape[1] for x in vessels.kinds)
+    if points and min(points) < 0:
+        raise ArteryError(f"--points must be at least 0, got {min(points)}; 0 means all points")
     if points and max(points) > most:
         raise ArteryError(
             f"the test vessels have {most:,} points of a kind, so --points {max(points)} is too "
@@ -68,8 +72,8 @@ def run(
             about = {"points": total, "anchors": sum(count)}
             found.append(about | task.errors_at(model, vessels, number, count, progress))
             if record:
-                own = found[-1] | {"train_vessels": task.train_vessels}
-                recording.record_run(config, {"test": own}, recording.name_of(folder), {})
+                own = found[-1] | {"train_vessels": _train_vessels(folder, task)}
+                recording.record_run(config, {"test": own}, recording.name_of(folder), other)
     drawn = vessels.first(0 if not points or 0 in points else max(points))
     rows = torch.cat([x[0] for x in drawn.kinds])
     prediction = next(task.predictions(model, drawn, "float32", max(counts)))
@@ -82,3 +86,9 @@ def run(
     for name, content in contents.items():
         files.write(out / name, content)
     return found, [out / name for name in contents]
+
+
+def _train_vessels(folder: Path, task: FlowTask) -> int:
+    """On how many vessels a run was trained; points from elsewhere do not tell."""
+    stored = (runs.read_results(folder) or {}).get("results", {}).get("test", {})
+    return stored.get("train_vessels") or task.train_vessels

@@ -129,12 +129,16 @@ def _commands(runs: Sequence[Run]) -> str:
 
 def _texts(groups: Sequence[dict[str, Any]]) -> tuple[str, str, dict[str, str]]:
     """Title, introduction and captions, which say which vessels are synthetic, and on which meshes
-    the figure's errors are.
+    errors are.
     """
-    title, introduction, captions = TITLE, INTRODUCTION, dict(CAPTIONS)
+    title, introduction = TITLE, INTRODUCTION
     synthetic, shown = [group["synthetic"] for group in groups], errors.shown_set(groups)
-    meshes = {"test": "test", "val": "validation"}[shown]
-    captions["figure.png"] = captions["figure.png"].format(meshes=meshes)
+    names, tested = {"test": "test", "val": "validation"}, {"test" in g["results"] for g in groups}
+    about = dict(
+        shown=names[shown],
+        evaluated="test or validation" if len(tested) > 1 else names[shown],
+    )
+    captions = {name: text.format(**about) for name, text in CAPTIONS.items()}
     if all(synthetic):
         title += " on synthetic vessels"
         introduction += SYNTHETIC.format(some="The")

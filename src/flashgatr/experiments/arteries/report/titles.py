@@ -35,12 +35,12 @@ VARIANTS = {
 }
 """How the test meshes of a set differ from `test`."""
 CAPTIONS = {
-    "figure.png": "Mean over seeds of the mean approximation error ε on the {meshes} meshes, "
+    "figure.png": "Mean over seeds of the mean approximation error ε on the {shown} meshes, "
     "and its standard error.",
     "curves.png": "Mean ε on the validation meshes during training, in %, one line per run.",
-    "histograms.png": "How many test meshes have which ε. Dashed: the mean.",
-    "scatter.png": "Predicted against true size of the stress at the nodes of a few test meshes. "
-    "On the line, they agree.",
+    "histograms.png": "How many {evaluated} meshes have which ε. Dashed: the mean.",
+    "scatter.png": "Predicted against true size of the stress at the nodes of a few {evaluated} "
+    "meshes. On the line, they agree.",
     "maps.png": "Walls, chosen by the rank of GATr's ε on them, which stands above each: the size "
     "of the true stress, of the predicted one, and of their difference, in dyn/cm². Grey: seen by "
     "models, and not counted.",

@@ -118,7 +118,10 @@ def demonstrate(
 
 
 def _require_solvable(state: Floats) -> None:
-    """Refuse states that no plan of the expert can lead to a tower from."""
+    """Refuse states that no plan of the expert can lead to a tower from.
+
+    A block that the arm cannot lift may still be the lowest one, if others can be put on it.
+    """
     _, blocks = layouts.split(state)
     held = blocks.held > 0.5
     if held.sum() > 1:
@@ -126,7 +129,9 @@ def _require_solvable(state: Floats) -> None:
         raise PlanError(f"blocks {numbers} are held; the expert carries one at a time")
     upright = abs(rotations.from_quaternion(blocks.quaternion)[:, 2, 2])
     above = blocks.position + np.array([0, 0, THICKNESS / 2 + GAP])
+    on_it = above + np.array([0, 0, THICKNESS])
     near = kinematics.within_reach(above, motion.DOWN)
+    near |= kinematics.within_reach(on_it, motion.DOWN)
     for number in np.flatnonzero(~held):
         if upright[number] < math.cos(TILT):
             raise PlanError(
