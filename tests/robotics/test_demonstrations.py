@@ -11,12 +11,19 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from flashgatr.experiments.robotics import command, evaluation, layouts
-from flashgatr.experiments.robotics.demonstrations import published, shards, stream
-from flashgatr.experiments.robotics.demonstrations.shards import DataError, generate, load, read
+from flashgatr.experiments.robotics.demonstrations import published, sets, shards, stream
+from flashgatr.experiments.robotics.demonstrations.shards import (
+    DataError,
+    describe,
+    generate,
+    load,
+    read,
+)
 from flashgatr.experiments.robotics.demonstrations.stream import Demonstration, Recipe
 from flashgatr.experiments.robotics.demonstrations.windows import REST, Demonstrations
 from flashgatr.experiments.robotics.world import physics
 from flashgatr.experiments.robotics.world.scenes import Setting
+from flashgatr.train.settings import ConfigError
 
 RECIPE = Recipe(seed=3, diversity=1)
 
@@ -129,10 +136,31 @@ def test_an_interruption_loses_no_complete_shard(tmp_path, monkeypatch, made):
     with pytest.raises(KeyboardInterrupt):
         generate(tmp_path / "stopped", 5, RECIPE, progress=stop)
     assert same(read(tmp_path / "stopped"), made[:3])
+    assert describe(tmp_path / "stopped").missing == 2
     generate(tmp_path / "stopped", 5, RECIPE)
     generate(tmp_path / "whole", 5, RECIPE)
     assert asked == [(0, 5), (3, 2), (0, 5)]
     assert content(tmp_path / "stopped") == content(tmp_path / "whole")
+
+
+def test_fewer_demonstrations_after_an_interruption_must_be_asked_for(tmp_path, monkeypatch, made):
+    def stop(done, wanted):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    replay_stream(monkeypatch, made)
+    with pytest.raises(KeyboardInterrupt):
+        generate(tmp_path, 5, RECIPE, progress=stop)
+    message = r"holds 3 of 5 demonstrations: .* was interrupted; run it again, or say how many"
+    for refused in (sets.divided, sets.require_enough):
+        with pytest.raises(ConfigError, match=message):
+            refused(tmp_path, 2)
+    assert len(sets.divided(tmp_path, 2, 1)["train"]) == 1
+    stopped = describe(tmp_path)
+    finished = generate(tmp_path, 3, RECIPE)  # three are enough after all
+    assert describe(tmp_path) == finished
+    assert (finished.missing, finished.sha256) == (0, stopped.sha256)
+    assert len(sets.divided(tmp_path, 2)["train"]) == 1
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch, made):
@@ -174,6 +202,7 @@ def test_missing_data_name_the_command(tmp_path, folder):
         (dict(demonstrations=True), "the number of demonstrations is True"),
         (dict(demonstrations=7), "its shards are not 3 hashes"),
         (dict(shards=["a", 1]), "its shards are not 2 hashes"),
+        (dict(missing=-1), "the number of missing demonstrations is -1"),
         (dict(shards=["a", "b"]), "it is not the file that the manifest names"),
         (dict(recipe=dict(seed=1)), "damaged"),
         (dict(recipe=dict(seed=1, diversity=1.0, setting={})), "another recipe"),

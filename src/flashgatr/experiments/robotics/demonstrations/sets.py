@@ -59,6 +59,12 @@ def require_enough(folder: Path, held_out: int, limit: int | None = None) -> Non
 
 def _train_size(folder: Path, count: int, held_out: int, limit: int | None) -> int:
     """The number of demonstrations for training, of `count` in a folder."""
+    missing = 0 if limit or is_published(folder) else describe(folder).missing
+    if missing:
+        raise ConfigError(
+            f"{folder} holds {count:,} of {count + missing:,} demonstrations: `{COMMAND}` was "
+            "interrupted; run it again, or say how many are for training with data.train_samples"
+        )
     most = count - held_out
     train = limit or most
     if not 0 < train <= most:

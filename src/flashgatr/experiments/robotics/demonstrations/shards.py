@@ -1,6 +1,7 @@
 """The data set: files of a thousand demonstrations each, and a manifest.
 
-    manifest.json                   recipe, number of demonstrations, SHA-256 of every shard
+    manifest.json                   recipe, number of demonstrations, SHA-256 of every shard;
+                                    after an interruption, how many were still to be made
     demonstrations_0000.safetensors states (F, 39) float32, offsets (n + 1), ends (n, 3)
 
 A data set is regenerated from its recipe alone. A longer one begins with the shorter one, whose
@@ -15,7 +16,7 @@ import itertools
 import json
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -53,21 +54,24 @@ class Description:
     recipe: Recipe
     count: int
     shards: tuple[str, ...]  # their hashes
+    missing: int = 0  # how many were still to be made when the last command was interrupted
 
     @property
     def sha256(self) -> str:
         """A hash of the recipe and all demonstrations."""
-        return files.sha256(json.dumps(self.to_dict(), sort_keys=True).encode())
+        content = replace(self, missing=0).to_dict()
+        return files.sha256(json.dumps(content, sort_keys=True).encode())
 
     def to_dict(self) -> dict[str, Any]:
         """The content of the manifest."""
-        return {
+        content = {
             "format": FORMAT,
             "generator": streams.GENERATOR,
             "recipe": self.recipe.to_dict(),
             "demonstrations": self.count,
             "shards": list(self.shards),
         }
+        return {**content, "missing": self.missing} if self.missing else content
 
 
 def generate(
@@ -96,7 +100,10 @@ def generate(
                 "choose another folder or delete it"
             )
         if found.count >= count:
-            return found
+            enough = replace(found, missing=0)
+            if found.missing:
+                _describe_in(folder, enough)
+            return enough
         kept = found.shards[: found.count // SHARD]
     try:
         return _generate(folder, count, recipe, kept, workers, progress)
@@ -130,10 +137,14 @@ def _generate(
                 progress(done + len(part), count)
         hashes.append(_save(folder, len(hashes), recipe, part))
         done += size
-        description = Description(recipe, done, tuple(hashes))
-        text = json.dumps(description.to_dict(), indent=1, sort_keys=True) + "\n"
-        files.write(folder / MANIFEST, text.encode())
+        description = Description(recipe, done, tuple(hashes), missing=count - done)
+        _describe_in(folder, description)
     return description
+
+
+def _describe_in(folder: Path, description: Description) -> None:
+    text = json.dumps(description.to_dict(), indent=1, sort_keys=True) + "\n"
+    files.write(folder / MANIFEST, text.encode())
 
 
 def describe(folder: Folder) -> Description:
@@ -261,7 +272,10 @@ def _parse_manifest(content: bytes) -> Description:
     whole = isinstance(shards, list) and len(shards) == math.ceil(count / SHARD)
     if not whole or not all(isinstance(x, str) for x in shards):
         raise FileError(f"its shards are not {math.ceil(count / SHARD)} hashes")
-    return Description(Recipe.from_dict(found["recipe"]), count, tuple(shards))
+    missing = found.get("missing", 0)
+    if isinstance(missing, bool) or not isinstance(missing, int) or missing < 0:
+        raise FileError(f"the number of missing demonstrations is {missing!r}")
+    return Description(Recipe.from_dict(found["recipe"]), count, tuple(shards), missing)
 
 
 def _difference(found: Description, recipe: Recipe) -> str:
