@@ -25,8 +25,9 @@ benchmark of charged particles, beside what others report.
 - **Recipe.** `flashgatr sweep`, followed by the last column, trains the networks of a row;
   `--record` adds their results to this page's source, `benchmarks/results/*.jsonl`. Where the
   column does not begin with `recipe:`, it is the whole command.
-- **Bold** is the best of a column among rows with the same data and the same schedule. *Our recipe*
-  for n-body is another schedule, and stands apart.
+- **Bold** is the best of a column among rows that may be compared: with the same data and, unless
+  the section says otherwise, the same schedule. *Our recipe* for n-body is another schedule, and
+  stands apart.
 - **±** is the standard error over seeds; with one seed there is none. A recipe may have more seeds
   than the column *seeds* counts. *mse* is the mean squared error, *median* that of the systems,
   *trimmed* the mean without the worst 1 % of them.
@@ -100,8 +101,9 @@ SECTIONS = (
         "Charged particles",
         "The standard benchmark, 1,000 steps ahead, 3,000 training systems; see [charged "
         "particles](charges.md). *Reversed* systems are the training systems once more, backwards "
-        "in time. Published results are on the same data and are compared with our rows that have "
-        "no reversed systems. At other horizons and with other laws, all rows have them.",
+        "in time. Published results are on the same data, with their own schedules, and are "
+        "compared with our rows that have no reversed systems. At other horizons and with other "
+        "laws, all rows have them.",
         (charges.standard, *(partial(charges.horizons, data) for data in charges.DATA)),
     ),
     Section(
