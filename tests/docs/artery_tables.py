@@ -91,12 +91,6 @@ def by_training_meshes():
         yield table_row(NETWORKS[model], *(f"{x:.2f}" for x in cells))
 
 
-def of_the_ablations():
-    for model, theirs in ARTERIES["ablations"].items():
-        ours = artery("epsilon_mean", model, "val", **FEW)
-        yield table_row(f"`{model}`", f"{ours:.2f}", f"{theirs:.1f}")
-
-
 def unequal(metric, model, ragged=True, **width):
     items = "real meshes" if ragged else 7000
     chosen = dict(machine="H200", ragged=ragged, items=items, **width)

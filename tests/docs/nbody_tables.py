@@ -2,8 +2,6 @@
 
 import statistics
 
-from flashgatr.experiments.nbody.report.titles import REFERENCE
-
 from .measured import NETWORKS, measured, table_row
 
 METRICS = ("mse", "median", "q90", "trimmed")
@@ -13,11 +11,6 @@ PLACES = {
     "more_bodies": "`more_bodies`",
     "translated": "`translated`",
 }
-ON_A_CPU = {
-    "SEGNN": ("segnn", "nbody_segnn", {"train.lr": 0.0003}),
-    "SE(3)-Transformer": ("se3_transformer", "nbody_readme", {}),
-}
-"""Models trained on a CPU: name, recipe, settings."""
 ROBUST = {"data.options.huber": 0.01, "data.options.scaling": 0.3}
 
 
@@ -27,29 +20,6 @@ def per_seed(metric, model="gatr", where="eval", recipe="nbody_readme", **more):
         more = more or ROBUST
     chosen = dict(recipe=recipe, set=where, machine="H200", **more)
     return [measured("nbody-accuracy", metric, model=model, seed=k, **chosen) for k in range(3)]
-
-
-def beside_the_readme():
-    for name, theirs in REFERENCE["mse"].items():
-        model = {v: k for k, v in NETWORKS.items()}.get(name)
-        ours = "–", "–"
-        if model:
-            values = per_seed("mse", model)
-            ours = _mean_and_all(values)
-        if name in ON_A_CPU:
-            ours = _mean_and_all(_on_a_cpu(*ON_A_CPU[name]))
-        yield table_row(name, f"{theirs:.4f}", *ours)
-    label = "GATr, [our recipe](#a-better-recipe)"
-    yield table_row(label, "–", *_mean_and_all(per_seed("mse", recipe="nbody_robust")))
-
-
-def _on_a_cpu(model, recipe, settings):
-    chosen = dict(recipe=recipe, set="eval", machine="CPU", **settings)
-    return [measured("nbody-accuracy", "mse", model=model, seed=k, **chosen) for k in range(3)]
-
-
-def _mean_and_all(values):
-    return f"{statistics.mean(values):.5f}", ", ".join(f"{x:.5f}" for x in values)
 
 
 def on_all_sets():
@@ -123,34 +93,10 @@ def figure_mean(metric, model, samples, where, recipe="nbody_figure"):
     return statistics.mean(found)
 
 
-def of_the_figure():
-    lines = [(model, name, "nbody_figure") for model, name in NETWORKS.items()]
-    lines.insert(1, ("gatr", "GATr, our recipe", "nbody_figure_ours"))
-    for model, name, recipe in lines:
-        for samples in (100, 1000, 10_000, 100_000):
-            cells = [
-                "–"
-                if model == "mlp" and where == "more_bodies"
-                else f"{figure_mean(metric, model, samples, where, recipe):.2e}"
-                for where, metric in FIGURE_COLUMNS
-            ]
-            yield table_row(name, f"{samples:,}", *cells)
-
-
-FIGURE_COLUMNS = (
-    ("eval", "mse"),
-    ("eval", "median"),
-    ("eval", "trimmed"),
-    ("more_bodies", "mse"),
-    ("translated", "mse"),
-)
-
-
 def of_our_recipe():
-    for recipe in ("nbody_readme", "nbody_robust"):
-        for where, place in PLACES.items():
-            means = (statistics.mean(per_seed(m, where=where, recipe=recipe)) for m in METRICS)
-            yield table_row(f"`{recipe}`", place, *(f"{x:.2e}" for x in means))
+    for where, place in PLACES.items():
+        means = (statistics.mean(per_seed(m, where=where, recipe="nbody_robust")) for m in METRICS)
+        yield table_row(place, *(f"{x:.2e}" for x in means))
 
 
 def of_its_parts():

@@ -1,4 +1,4 @@
-"""docs/results.md is what is recorded, and its commands are valid."""
+"""docs/results.md is what is recorded, says what is not, and its commands are valid."""
 
 import json
 import re
@@ -20,14 +20,16 @@ from flashgatr.experiments.bench.accuracy import (
     page,
     rates,
     scaling,
+    tables,
 )
 from flashgatr.experiments.bench.accuracy.gpu_time import gpu_time
 from flashgatr.experiments.bench.accuracy.recipes import Group, planned
-from flashgatr.experiments.bench.accuracy.recorded import MISSING, Which, read, runs_of
+from flashgatr.experiments.bench.accuracy.recorded import Which, read, runs_of
+from flashgatr.experiments.bench.accuracy.tables import NOTHING, Gap, Table, emphasise, not_measured
 from flashgatr.train import toml
 from flashgatr.train.settings import read_assignment
 
-from .pages import ROOT, section
+from .pages import DOCS, ROOT, section
 
 FOLDER = ROOT / "benchmarks" / "results"
 
@@ -40,8 +42,8 @@ def test_the_page_is_what_is_recorded():
 
 
 def selected(command):
-    """The runs of `flashgatr sweep recipe:NAME --only KEY=VALUE --set KEY=VALUE`."""
-    _, _, recipe, *options = shlex.split(command)
+    """The runs of `recipe:NAME --only KEY=VALUE --set KEY=VALUE`."""
+    recipe, *options = shlex.split(command)
     given = {"--only": [], "--set": []}
     for flag, text in zip(options[::2], options[1::2], strict=True):
         given[flag].append(text)
@@ -58,16 +60,16 @@ def setting(run, path):
 
 
 def test_every_recipe_on_the_page_has_the_runs_that_its_command_selects():
-    commands = set(re.findall(r"`(flashgatr sweep recipe:[^`]*)`", WRITTEN))
+    commands = set(re.findall(r"`(recipe:[^`]+)`", WRITTEN))
     assert len(commands) > 30
     for command in commands:
         assert selected(command), command
 
 
 def test_runs_that_repeat_rewards_have_the_settings_of_their_row():
-    """Of the recorded rows, whose cells are told on the page."""
-    shown = [x.split(" | ") for x in section("results", "Robotics").splitlines() if "kuka_" in x]
-    rows = [cells for cells in shown if MISSING not in cells]
+    """Of the rows of recipes, whose cells are told on the page."""
+    lines = section("results", "Robotics").splitlines()
+    rows = [x.split(" | ") for x in lines if x.startswith("| ") and "recipe:kuka_" in x]
     assert rows
     for row in rows:
         engine, scenes, sampler, demonstrations, steps = (x.replace(",", "") for x in row[4:9])
@@ -103,18 +105,85 @@ def test_a_row_of_a_shipped_run_is_repeated_by_evaluating_it():
 
 def test_a_row_of_a_run_that_nobody_else_has_cannot_be_repeated():
     about = {"recipe": "runs/mine", "engine": "mujoco", "steps": 5, "demonstrations": 5}
-    assert kuka._command(about, "gatr") == "–"
+    assert kuka._command(about, "gatr") == NOTHING
     own = {"recipe": "pretrained:kuka", "engine": "bullet"}
     assert kuka._command(own, "gatr") == "`flashgatr eval pretrained:kuka --record`"
 
 
-def test_without_results_every_cell_says_so(tmp_path):
-    tables = [nbody.readme, arteries.errors, arteries.ablations, charges.standard, kuka.rewards]
-    tables += [nbody.best, arteries.sizes, charges.horizons, rates.chosen]
-    for table in (*tables, nbody.figure, scaling.sizes, scaling.mesh, equivariance.errors):
-        text = table(tmp_path)
-        assert MISSING in text
-        assert "e-0" not in text
+def every_table(folder):
+    return [table(folder) for section in page.SECTIONS for table in section.tables]
+
+
+OF_SYMMETRIES = {"arteries_paper_short"}
+"""Recipes that are on the page only because the symmetry of their networks is not measured."""
+
+
+def test_without_results_the_page_has_no_table_and_names_every_recipe(tmp_path):
+    assert not any(table.rows for table in every_table(tmp_path))
+    text = page.text(tmp_path)
+    assert "\n|" not in text.split(f"## {page.WAITING}")[1]
+    named = set(re.findall(r"`recipe:(\w+)", text))
+    assert named == set(re.findall(r"`recipe:(\w+)", WRITTEN)) - OF_SYMMETRIES
+
+
+def test_no_row_of_the_page_is_empty_and_what_is_missing_is_said_once():
+    for table in every_table(FOLDER):
+        for row in table.rows:
+            assert any(tables.leading(cell.strip("*")) is not None for cell in row[1:]), row
+    for part in WRITTEN.split("\n## ")[1:-1]:
+        assert part.count("Not measured yet: ") <= 1
+
+
+def recorded_recipes():
+    """The recipes of which any result is recorded."""
+    lines = [x for file in FOLDER.glob("*.jsonl") for x in read(FOLDER, file.stem)]
+    return {line["settings"].get("recipe") for line in lines}
+
+
+def sentences(path):
+    """Rows of tables, and sentences of paragraphs."""
+    for block in re.split(r"\n\n+", path.read_text()):
+        if block.startswith("|"):
+            yield from block.splitlines()
+        else:
+            yield from re.split(r"(?<=\.) ", " ".join(block.split()))
+
+
+@pytest.mark.parametrize("file", [*DOCS, ROOT / "README.md"], ids=lambda file: file.stem)
+def test_recipes_that_are_said_not_to_be_run_have_no_results(file):
+    known = shipped.known(shipped.RECIPE)
+    for text in sentences(file):
+        if re.search(r"\bnot (been )?run( yet|[.,;])|No result is recorded", text):
+            named = {name for name in re.findall(r"\w+", text) if name in known}
+            assert named, text
+            assert not named & recorded_recipes(), text
+
+
+def test_columns_in_which_nothing_is_measured_are_left_out():
+    rows = [["x", NOTHING, "1"], ["y", NOTHING, NOTHING]]
+    table = Table(["model", "a", "b"], rows, shows="So.")
+    wanted = ["So.", "", "| model | b |", "|---|---|", "| x | 1 |", "| y | – |"]
+    assert table.text.splitlines() == wanted
+    assert Table(["model"], [], [Gap("x", "`y`")], "So.").text == ""
+
+
+def test_the_best_of_rows_that_may_be_compared_is_bold():
+    rows = [["a", "2.0 ± 0.1", "same"], ["b", "1.0, 3 GiB", "same"], ["c", "0.5", "own"]]
+    rows += [["d", NOTHING, "same"], ["e", "1.0 ± 0.3", "same"], ["f", "0.1", None]]
+    shown = emphasise([*rows, ["g", "0.2", None]], [1], lambda row: row[2])
+    wanted = ["2.0 ± 0.1", "**1.0**, 3 GiB", "0.5", NOTHING, "**1.0 ± 0.3**", "0.1", "0.2"]
+    assert [row[1] for row in shown] == wanted  # a row alone is not the best of anything
+    assert emphasise(rows[:2], [1], best=max)[0][1] == "**2.0 ± 0.1**"
+    assert rows[0][1] == "2.0 ± 0.1"
+
+
+def test_what_is_missing_is_grouped_by_what_measures_it_and_then_by_where():
+    walls = "on walls"
+    gaps = [Gap("A", "`x`", walls), Gap("B", "`y`"), Gap("B", "`x`"), Gap("C", "`x`", walls)]
+    assert not_measured([*gaps, gaps[0]]) == (
+        "Not measured yet: A and C on walls, B, by `x`; B, by `y`."
+    )
+    assert not_measured([]) == ""
 
 
 def test_the_table_of_neighbours_is_what_is_recorded():
@@ -145,17 +214,17 @@ def test_a_cell_is_the_mean_of_the_latest_runs_of_the_recipe_itself(tmp_path, mo
     _record(tmp_path, 0.07, 1, set="eval", **{"train.cuda_graph": False})
     _record(tmp_path, 5.0, 2, set="eval", **{"train.lr": 1.0})  # another recipe
     _record(tmp_path, 3.0, 0, set="translated")
-    (row,) = [x for x in nbody.readme(tmp_path).splitlines() if x.startswith("| GCA-GNN")]
-    cells = row.split(" | ")
+    (cells,) = nbody.readme(tmp_path).rows
+    assert cells[0] == "GCA-GNN"
     assert cells[1:3] == ["0.0526", "0.06000 ± 0.01000"]
     assert cells[5:7] == ["0.0003", "2"]
     found = runs_of(tmp_path, Which("nbody-accuracy", "gca_gnn", {"train.lr": 1.0}))
     assert found.mean("mse", ".1f", set="eval") == "5.0"
 
 
-def rows_of(text, first):
+def rows_of(table, *first):
     """The cells of the rows that begin like this."""
-    return [x.split(" | ") for x in text.splitlines() if x.startswith(f"| {first}")]
+    return [row for row in table.rows if row[: len(first)] == [*first]]
 
 
 def test_the_rate_with_the_least_error_on_val_is_chosen_once_all_are_measured(
@@ -167,9 +236,9 @@ def test_the_rate_with_the_least_error_on_val_is_chosen_once_all_are_measured(
         told = {"recipe": "nbody_rates", "train.lr": rate}
         _record(tmp_path, value, 0, set="val", **told)
         _record(tmp_path, 1 - value, 0, set="eval", **told)  # has no say
-        found = rows_of(rates.chosen(tmp_path), "nbody | `gca_gnn`")
+        found = rows_of(rates.chosen(tmp_path), "nbody", "`gca_gnn`")
         (row,) = [cells for cells in found if "recipe:nbody_rates " in cells[-1]]
-        assert row[4] == (MISSING if number < 3 else "0.0003")
+        assert row[4] == (NOTHING if number < 3 else "0.0003")
     assert row[3] == "0.0001: 0.05000; 0.0003: 0.03000; 0.001: 0.04000"
 
 
@@ -215,7 +284,7 @@ def test_gpu_time_is_that_of_all_steps_measured_alone_as_the_run_takes_them(tmp_
     monkeypatch.setenv("FLASHGATR_COMMIT", "none")
     monkeypatch.setattr(results, "machine", lambda: "NVIDIA GPU")
     config = Group("nbody_readme", "mlp").configs[0]
-    assert gpu_time(tmp_path, config) == MISSING
+    assert gpu_time(tmp_path, config) == NOTHING
     about = dict(batch=64, items=4, precision="float32", cuda_graph=True, compile=False)
     others = [{"precision": "tf32"}, {"cuda_graph": False}, {"compile": True}, {"batch": 100}]
     for other in ({}, *others):
@@ -224,7 +293,7 @@ def test_gpu_time_is_that_of_all_steps_measured_alone_as_the_run_takes_them(tmp_
         results.record("nbody-step", "mlp", "time", time, "ms", **given)
     assert gpu_time(tmp_path, config) == "2 s, GPU"  # 5,000 steps
     deep = Group("nbody_mlp_depths", "mlp", {"model.options.layers": 5}).configs[0]
-    assert gpu_time(tmp_path, deep) == MISSING  # another network
+    assert gpu_time(tmp_path, deep) == NOTHING  # another network
 
 
 def test_models_are_compared_at_the_same_gpu_time():
@@ -232,7 +301,7 @@ def test_models_are_compared_at_the_same_gpu_time():
     times = {}
     for run in planned("nbody_best"):
         found = gpu_time(FOLDER, run.config)
-        if found != MISSING:
+        if found != NOTHING:
             times[run.config.model.name] = int(found.split()[0])
     assert {"gatr", "segnn", "se3_transformer", "transformer", "mlp"} <= times.keys()
     assert set(times.values()) == {times["gatr"]}
@@ -250,19 +319,24 @@ def test_the_loss_and_the_depth_are_chosen_on_val_and_the_neighbours_on_the_set(
     for huber, on_val, value in ((0.01, 0.2, 0.4), (0.0, 0.3, 0.1)):
         own = {"data.options.huber": huber}
         record("mlp", "nbody_best", on_val, "val", **own)
-        assert rows_of(nbody.best(tmp_path), "MLP")[0][1] == (MISSING if huber else "robust loss")
+        assert bool(rows_of(nbody.best(tmp_path), "MLP")) == (huber == 0)  # both losses are there
         record("mlp", "nbody_best", value, "eval", **own)
     (row,) = rows_of(nbody.best(tmp_path), "MLP")
     assert row[1:5] == ["robust loss", "0.20000", "0.30000", "0.40000"]
+    assert "MLP" not in [gap.what for gap in nbody.best(tmp_path).missing]
 
     for layers, on_val, value in ((2, 0.3, 0.1), (5, 0.2, 0.4), (10, 0.5, 0.3)):
         for where, error in (("val", on_val), ("eval", value)):
             record("mlp", "nbody_mlp_depths", error, where, 100, **{"model.options.layers": layers})
     for end, value in (("", 0.5), ("_k4", 0.3), ("_k3", 0.4)):
         record("segnn", "nbody_figure_baselines", value, f"more_bodies{end}", 100)
-    text = nbody.figure(tmp_path)
-    assert rows_of(text, "MLP, best number of layers on val")[0][1] == "4.00e-01 (5 layers)"
-    assert rows_of(text, "SEGNN, best of these")[0][1] == "3.00e-01 (k: 4)"
+    new, more = (nbody.errors("", name, "mse", tmp_path) for name in ("eval", "more_bodies"))
+    (row,) = rows_of(new, "MLP with the best number of layers on val")
+    assert row[1:] == ["4.00e-01 (5 layers)", *[NOTHING] * 3]
+    (row,) = rows_of(more, "SEGNN with the best of these")
+    assert row[1:] == ["**3.00e-01 (k: 4)**", *[NOTHING] * 3]
+    gaps = [gap for gap in nbody.costs(tmp_path).missing if gap.what.startswith("MLP with")]
+    assert {gap.where for gap in gaps} == {"on 1,000, 10,000 and 100,000 systems"}
 
 
 def test_the_figure_of_arteries_is_on_validation_meshes(tmp_path, monkeypatch):
@@ -273,12 +347,17 @@ def test_the_figure_of_arteries_is_on_validation_meshes(tmp_path, monkeypatch):
             told = dict(**about, seed=seed, split=split)
             given = (arteries.FILE, "gatr", "epsilon_mean", error, "%", told)
             results.record(*given, folder=tmp_path)
-    (row,) = rows_of(arteries.sizes(tmp_path), "GATr | random")
-    assert row[2:7] == [MISSING, "9.00 ± 1.00", *[MISSING] * 3]
-    assert row[7:9] == ["0.01", "0 / 2 / 0 / 0 / 0"]
+    table = arteries.sizes(tmp_path)
+    (row,) = rows_of(table, "GATr", "random")
+    assert row[2:7] == [NOTHING, "9.00 ± 1.00", *[NOTHING] * 3]
+    assert row[7:9] == ["0.01", "2"]
+    assert table.missing[:2] == [
+        Gap("GATr", "`recipe:arteries_sizes_ours`", f"on {where} orientation")
+        for where in ("100, 400, 800 and 1,600 meshes of random", "meshes of canonical")
+    ]
 
 
-def test_rewards_of_recorded_runs_replace_the_row_that_says_not_measured(tmp_path, monkeypatch):
+def test_rewards_of_recorded_runs_have_rows_and_are_no_longer_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGATR_COMMIT", "none")
     told = {"demonstrations": 110, "recipe": "kuka_figure", "steps": 900, "engine": "mujoco"}
     told |= {"sampler": "ancestral", "sampling_steps": 1000, "scenes": 200, "train.lr": 0.01}
@@ -289,19 +368,19 @@ def test_rewards_of_recorded_runs_replace_the_row_that_says_not_measured(tmp_pat
             for scene_set in ("test", "validation"):  # settings are chosen by the latter
                 own = {**told, **place, "seed": seed, "scene_set": scene_set, "reward": "original"}
                 results.record("kuka-reward", "gatr", "reward", reward, "%", own, folder=tmp_path)
-    rows = [x for x in kuka.rewards(tmp_path).splitlines() if x.startswith("| GATr")]
-    assert len(rows) == 3
-    for name, row in zip(places, rows, strict=True):
-        assert row.startswith(
-            f"| GATr | 74.8 ± 1.7 | 65.0 ± 5.0 | not measured | mujoco | 200, {name} | "
-            "ancestral, 1,000 | 110 | 900 | 2 |"
-        )
-        runs = selected(row.split(" | ")[-1].strip("` |"))
+    table = kuka.rewards(tmp_path)
+    assert len(table.rows) == 3
+    for name, row in zip(places, table.rows, strict=True):
+        assert row[:5] == ["GATr", "74.8 ± 1.7", "65.0 ± 5.0", NOTHING, "mujoco"]
+        assert row[5:10] == [f"200, {name}", "ancestral, 1,000", "110", "900", "2"]
+        runs = selected(row[-1].strip("`"))
         assert [run.config.seed for run in runs] == [0, 1]
         for run in runs:
             assert (run.config.model.name, run.config.data.train_samples) == ("gatr", 110)
             assert (run.config.train.steps, run.config.train.lr) == (900, 0.01)
             assert run.config.data.options["engine"] == "mujoco"
+    (gap,) = [gap for gap in table.missing if gap.what.startswith("GATr")]
+    assert gap.where == "with 1,100 and 11,000 demonstrations"
 
 
 def test_the_largest_number_of_items_and_what_does_not_fit_are_shown(tmp_path, monkeypatch):
@@ -315,12 +394,12 @@ def test_the_largest_number_of_items_and_what_does_not_fit_are_shown(tmp_path, m
         record("time", 10.0, n_items=n, mode="eager")
         record("memory", 4 * n**2 / 64, n_items=n, mode="eager")  # 16 KiB per pair
     record("largest", 1008, limit="memory", fails=1024)
-    rows = scaling.sizes(tmp_path).splitlines()
-    (row,) = [x for x in rows if x.startswith("| SEGNN, checkpointing")]
-    cells = row.split(" | ")[1:]
-    assert cells[1:4] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", "does not fit"]
-    assert cells[5:7] == ["1,008", "453,492"]
-    assert "| 256 and 512 | 16.0 KiB | 748 GiB |" in scaling.mesh(tmp_path)
+    (row,) = scaling.sizes(tmp_path).rows
+    assert row[0] == "SEGNN with checkpointing"
+    assert row[2:5] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", "does not fit"]
+    assert row[6:8] == ["1,008", "453,492"]
+    (row,) = scaling.mesh(tmp_path).rows
+    assert row[1:] == ["256 and 512", "16.0 KiB", "748 GiB"]
 
 
 def test_sizes_and_the_extrapolation_are_of_the_machine_that_measured_last(tmp_path, monkeypatch):
@@ -337,9 +416,11 @@ def test_sizes_and_the_extrapolation_are_of_the_machine_that_measured_last(tmp_p
     record("new", (256, 512), 1)
     record("old", (512, 1024), 3)
     record("new", (256, 512), 1)  # again: its cases keep their places in the file
-    (row,) = [x for x in scaling.sizes(tmp_path).splitlines() if x.startswith("| SEGNN |")]
-    assert row.split(" | ")[2:5] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", MISSING]
-    assert "| 256 and 512 | 16.0 KiB | 748 GiB |" in scaling.mesh(tmp_path)
+    (row,) = scaling.sizes(tmp_path).rows
+    assert row[0] == "SEGNN"
+    assert row[2:5] == ["10 ms, 4.00 GiB", "10 ms, 16.00 GiB", NOTHING]
+    (row,) = scaling.mesh(tmp_path).rows
+    assert row[1:] == ["256 and 512", "16.0 KiB", "748 GiB"]
 
 
 def test_equivariance_errors_are_the_largest_of_the_latest_ones(tmp_path, monkeypatch):
@@ -360,12 +441,63 @@ def test_equivariance_errors_are_the_largest_of_the_latest_ones(tmp_path, monkey
     record("gatr", 4e-14, dtype="float64")
     record("gatr", 7e-6, recipe="nbody_figure")
     record("mlp", 1.5, dtype="bfloat16 autocast")
-    rows = equivariance.errors(tmp_path).splitlines()[2:]
-    assert rows == [
-        "| nbody | gatr | nbody_readme | 4.0e-14 | 3.0e-06 | not measured | 3 | GPU |",
-        "| nbody | gatr | nbody_figure | not measured | 7.0e-06 | not measured | 1 | GPU |",
-        "| nbody | mlp | nbody_readme | not measured | not measured | 1.5e+00 | 1 | GPU |",
+    _record(tmp_path, 0.05, 0, set="eval")  # the error of a GCA-GNN on data
+    table = equivariance.errors(tmp_path)
+    assert table.rows == [
+        ["nbody", "gatr", "nbody_readme", "4.0e-14", "3.0e-06", NOTHING, "3", "GPU"],
+        ["nbody", "gatr", "nbody_figure", NOTHING, "7.0e-06", NOTHING, "1", "GPU"],
+        ["nbody", "mlp", "nbody_readme", NOTHING, NOTHING, "1.5e+00", "1", "GPU"],
     ]
+    assert table.missing == [Gap("`gca_gnn`", "`recipe:nbody_readme`")]
+    assert table.shows == "In float64 the errors of `gatr` (nbody) are rounding errors."
+
+
+def test_published_results_are_ranked_with_ours_and_bold_where_the_data_are_the_same(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+
+    def record(value, reverse):
+        about = dict(recipe="charges_standard", horizon=1000, seed=0, **charges.DATA["charges"])
+        about |= {charges.REVERSE: reverse, "steps": 10_000, "set": "test"}
+        results.record(charges.FILE, "gatr", "mse", value, "length²", about, folder=tmp_path)
+
+    record(0.0031, True)
+    record(0.0060, False)
+    table = charges.standard(tmp_path)
+    errors = [float(row[1].strip("*")) for row in table.rows]
+    assert errors == sorted(errors)
+    assert [row[:2] for row in table.rows[:2]] == [
+        ["GATr", "0.0031"],
+        ["Multivector Neurons, published", "**0.0035**"],
+    ]
+    assert "Our least error is 0.0031 (GATr; training systems: 3,000, each also" in table.shows
+    record(0.0034, False)
+    (row,) = [x for x in charges.standard(tmp_path).rows if x[0] == "GATr" and x[3] == "3,000"]
+    assert row[1] == "**0.0034**"
+    assert "GATr" not in [gap.what for gap in table.missing]
+
+
+def test_sentences_say_less_only_if_it_is_less(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+
+    def record(model, samples, value, recipe="nbody_figure"):
+        about = dict(train_samples=samples, recipe=recipe, seed=0, set="eval")
+        results.record(nbody.FILE, model, "mse", value, "length²", about, folder=tmp_path)
+
+    def shown():
+        return nbody.errors(*nbody.FIGURES[0], tmp_path).shows
+
+    record("gatr", 100, 0.2)
+    assert shown() == ""
+    record("transformer", 100_000, 0.3)
+    assert "GATr has a mean error of 2.00e-01 on new ones, less than the 3.00e-01" in shown()
+    record("transformer", 100_000, 0.1)
+    assert ", not less than the 1.00e-01" in shown()
+    record("mlp", 1000, 0.05, "nbody_readme")
+    for value, order in ((0.1, "another"), (0.01, "the same")):  # GATr is first in the README
+        record("gatr", 1000, value, "nbody_readme")
+        assert f"come in {order} order" in nbody.readme(tmp_path).shows
 
 
 @pytest.mark.parametrize("name", ["nbody-accuracy", "arteries-accuracy", "kuka-reward"])

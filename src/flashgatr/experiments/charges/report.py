@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ..nbody.metrics import system_errors
 from ..report import generic, markup
@@ -12,15 +13,30 @@ from .linear import predictions
 from .options import Options
 from .simulate import STEP_SIZE
 
-PUBLISHED = {
-    "SE(3)-Transformer, TFN, GNN": "0.0248, 0.0154, 0.0108",
-    "EGNN": "0.0070",
-    "SEGNN, SEGNO, PONITA": "0.0043",
-    "CGENN": "0.0039",
-    "Multivector Neurons": "0.0035",
-}
-"""Mean squared errors on the standard data: forces clipped per coordinate, 1,000 steps.
-docs/charges.md gives the sources."""
+
+class Published(NamedTuple):
+    """A result that others report."""
+
+    method: str
+    mse: str
+    source: str
+
+
+_SEGNO, _PONITA = "project page of SEGNO (`yliukj/SEGNO`), five runs", "README of `ebekkers/ponita`"
+PUBLISHED = (
+    Published("SE(3)-Transformer", "0.0248", _SEGNO),
+    Published("TFN", "0.0154", _SEGNO),
+    Published("GNN", "0.0108", _SEGNO),
+    Published("EGNN", "0.0070", _PONITA),
+    Published("SEGNN", "0.0043", f"{_PONITA}; 0.0045 in that of `gerkone/segnn-jax` and by SEGNO"),
+    Published("SEGNO", "0.0043", _SEGNO),
+    Published("PONITA", "0.0043", f"{_PONITA}, three seeds"),
+    Published("CGENN", "0.0039", "Ruhe et al. (2023); not verified"),
+    Published(
+        "Multivector Neurons", "0.0035", "README of `congliuUvA/Multivector-Neurons`, three runs"
+    ),
+)
+"""Mean squared errors on the standard data: forces clipped per coordinate, 1,000 steps."""
 STANDARD_DATA = ("charges", 1000)
 NOTE = """<p>Published results are for the standard data: charges, forces clipped per coordinate,
 1,000 steps. Predictions without a network use the positions and velocities of single bodies; the
@@ -39,8 +55,8 @@ def compose(collected: Collected) -> Contents:
             continue
         rows += [[data, f"{horizon:,}", name, f"{value:.4f}"] for name, value in errors.items()]
     published = [
-        [STANDARD_DATA[0], f"{STANDARD_DATA[1]:,}", f"published: {name}", values]
-        for name, values in PUBLISHED.items()
+        [STANDARD_DATA[0], f"{STANDARD_DATA[1]:,}", f"published: {x.method}", x.mse]
+        for x in PUBLISHED
         if STANDARD_DATA in _by_data(collected.runs)
     ]
     if not rows and not published:

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+from ...arteries.report.titles import REFERENCE
 from .recipes import Group
-from .recorded import Runs, Which, number, read, runs_of, table
+from .recorded import Runs, Which, number, read, runs_of
+from .tables import NOTHING, Gap, Table, emphasise, leading, listed
 
 FILE = "arteries-accuracy"
 WHOLE = 1600
-PUBLISHED = {
-    "gatr": {"random": "5.6", "canonical": "5.5"},
-    "transformer": {"random": "10.5", "canonical": "6.0"},
-    "pointnet2": {"random": "12.3", "canonical": "8.6"},
-    "gem_cnn": {"random": "7.7", "canonical": "7.8"},
-}
-"""Paper, table 2: mean ε on test in %, 1,600 meshes, 200,000 steps."""
 NAMES = {
     "gatr": "GATr",
     "transformer": "Transformer",
     "pointnet2": "PointNet++",
     "gem_cnn": "GEM-CNN",
 }
-ABLATIONS = {
-    "gatr": "6.1",
-    "transformer": "10.5",
-    "gatr_no_scalars": "10.4",
-    "gatr_unconstrained": "9.7",
-    "gatr_narrow": "12.0",
-    "gatr_shallow": "7.8",
-}
-"""Paper, table 3: mean ε on val in %, 1,600 meshes, 100,000 steps."""
 SIZES = (100, 200, 400, 800, WHOLE)
+ORIENTATIONS = ("random", "canonical")
 ORIENTATION = "data.options.orientation"
 
 
@@ -43,100 +32,203 @@ class Row:
 
     model: str
     recipe: str
-    orientation: str
     about: str = ""
+    orientations: tuple[str, ...] = ORIENTATIONS
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the recipe, by dotted key."""
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+    """How these changes are recorded."""
+
+    @property
+    def label(self) -> str:
+        return f"{NAMES[self.model]} {self.about}".strip()
 
     @property
     def group(self) -> Group:
-        return Group(self.recipe, self.model, {ORIENTATION: self.orientation})
+        some = {} if len(self.orientations) > 1 else {ORIENTATION: self.orientations[0]}
+        return Group(self.recipe, self.model, some, self.changes)
 
-    def runs(self, folder: Path, meshes: int) -> Runs:
-        own = dict(recipe=self.recipe, orientation=self.orientation, steps=self.group.steps)
+    def runs(self, folder: Path, meshes: int, orientation: str) -> Runs:
+        own = dict(recipe=self.recipe, orientation=orientation, steps=self.group.steps)
         own["train_meshes"] = meshes
-        return runs_of(folder, Which(FILE, self.model, own))
+        return runs_of(folder, Which(FILE, self.model, own | dict(self.recorded)))
 
 
-_OURS = "arteries_ours", "arteries_best", "arteries_baselines"
-TABLE_2 = tuple(
-    Row(model, recipe, orientation, about)
-    for orientation in ("random", "canonical")
-    for model, recipe, about in (
-        ("gatr", _OURS[0], "our recipe"),
-        ("gatr", _OURS[1], "twice the width"),
-        ("transformer", _OURS[0], "our recipe"),
-        ("transformer", _OURS[1], "augmented" if orientation == "random" else "more steps"),
-        ("pointnet2", _OURS[2], ""),
-        ("gem_cnn", _OURS[2], ""),
-    )
+WIDE = Row(
+    "gatr",
+    "arteries_ours",
+    "of twice the width (`pretrained:arteries`)",
+    ("random",),
+    {
+        "model.options.hidden_mv_channels": 16,
+        "model.options.hidden_s_channels": 64,
+        "train.lr": 3e-3,
+    },
+    {
+        "model.options": dict(hidden_mv_channels=16, hidden_s_channels=64, length_scale=0.1),
+        "train.lr": 3e-3,
+    },
+)
+"""The network that comes with the package."""
+LONG = Row(
+    "transformer",
+    "arteries_ours",
+    "with augmentation and 60,000 steps",
+    ("random",),
+    {"data.options.augment": True, "train.steps": 60_000, "train.validate_every": 5000},
+    {"data.options": dict(augment=True, nodes=1024, orientation="random")},
+)
+TABLE_2 = (
+    Row("gatr", "arteries_ours"),
+    WIDE,
+    Row("gatr", "arteries_best", "of twice the width with 24,000 steps"),
+    Row("transformer", "arteries_ours"),
+    LONG,
+    Row("transformer", "arteries_best", "with 60,000 steps"),
+    Row("pointnet2", "arteries_baselines"),
+    Row("gem_cnn", "arteries_baselines"),
 )
 
 
-def errors(folder: Path) -> str:
-    """A row per network and orientation with all meshes, and one per smaller set that was used."""
-    used = {
-        line["settings"]["train_meshes"]
-        for line in read(folder, FILE)
-        if line["settings"].get("train_meshes")
-    }
-    rows = []
-    for row in TABLE_2:
-        for meshes in sorted({WHOLE, *used}, reverse=True):
-            runs = row.runs(folder, meshes)
-            if not runs.lines and meshes != WHOLE:
-                continue
-            label = f"{NAMES[row.model]}, {row.about}" if row.about else NAMES[row.model]
-            rows.append(
-                [
-                    label,
-                    row.orientation,
-                    PUBLISHED[row.model][row.orientation],
-                    runs.mean("epsilon_mean", ".2f", split="test"),
-                    runs.mean("epsilon_mean", ".2f", split="val"),
-                    number(meshes),
-                    number(row.group.steps),
-                    row.group.rate,
-                    str(len(runs.seeds)),
-                    runs.cost,
-                    row.group.parameters,
-                    row.group.command,
-                ]
-            )
-    head = ["model", "orientation", "paper, ε in %", "ε", "ε on val", "meshes", "steps", "lr"]
-    return table([*head, "seeds", "training", "parameters", "repeat with"], rows)
+def errors(folder: Path) -> Table:
+    """A row per network and number of meshes, most meshes first."""
+    used = {line["settings"].get("train_meshes", WHOLE) for line in read(folder, FILE)}
+    rows, missing = [], []
+    for meshes in sorted({WHOLE, *used}, reverse=True):
+        for row in TABLE_2:
+            found = {x: row.runs(folder, meshes, x) for x in row.orientations}
+            absent = [x for x, runs in found.items() if not runs.lines]
+            if len(absent) < len(found):
+                rows.append(_errors(row, meshes, found))
+            if absent and meshes == WHOLE and not row.changes:
+                only = f" of {absent[0]} orientation" if len(absent) < len(found) else ""
+                missing.append(Gap(row.label, row.group.named, f"on {WHOLE:,} meshes{only}"))
+    shown = {row[0].split()[0] for row in rows}
+    missing = [gap if gap.what.split()[0] in shown else _with_paper(gap) for gap in missing]
+    head = ["model", "meshes"]
+    head += [f"{x}, {what}" for x in ORIENTATIONS for what in ("paper", "ε", "ε on val")]
+    head += ["steps", "lr", "seeds", "training", "parameters", "recipe"]
+    return Table(head, emphasise(rows, (3, 4, 6, 7), lambda row: row[1]), missing, _least(rows))
 
 
-def sizes(folder: Path) -> str:
+def _errors(row: Row, meshes: int, found: Mapping[str, Runs]) -> list[str]:
+    cells = [row.label, number(meshes)]
+    for orientation in ORIENTATIONS:
+        runs = found.get(orientation, Runs([]))
+        cells.append(f"{_published(row.model, orientation):.1f}")
+        cells += [runs.mean("epsilon_mean", ".2f", split=split) for split in ("test", "val")]
+    every = Runs([line for runs in found.values() for line in runs.lines])
+    about = [number(row.group.steps), row.group.rate, str(len(every.seeds)), every.cost]
+    return [*cells, *about, row.group.parameters, row.group.command]
+
+
+def _published(model: str, orientation: str) -> float:
+    """Paper, table 2: mean ε on test in %, 1,600 meshes, 200,000 steps."""
+    found: float = REFERENCE["epsilon"][NAMES[model]][ORIENTATIONS.index(orientation)]
+    return found
+
+
+def _with_paper(gap: Gap) -> Gap:
+    """With the paper's errors of this model, which no row shows."""
+    model = {name: model for model, name in NAMES.items()}[gap.what.split()[0]]
+    told = " and ".join(f"{_published(model, x)} % {x}" for x in ORIENTATIONS)
+    return gap._replace(what=f"{gap.what} (paper: {told})")
+
+
+def _least(rows: list[list[str]]) -> str:
+    """The least errors of GATr and of the Transformer, on as many meshes."""
+    parts = []
+    for orientation, column in zip(ORIENTATIONS, (3, 6), strict=True):
+        least = {}
+        for name in ("GATr", "Transformer"):
+            own = [x[column] for x in rows if x[0].startswith(name) and x[1] == rows[0][1]]
+            known = [cell for cell in own if cell != NOTHING]
+            least[name] = min(known, key=lambda cell: leading(cell) or 0.0, default=NOTHING)
+        if NOTHING not in least.values():
+            told = " and ".join(f"the best {name} has {x} %" for name, x in least.items())
+            parts.append(f"on meshes of {orientation} orientation {told}")
+    return f"With {rows[0][1]} meshes, {', '.join(parts)}." if parts else ""
+
+
+def sizes(folder: Path) -> Table:
     """Errors on val, as in the paper's figure; the training time is that with most meshes."""
-    rows = []
-    for model, orientation in product(("gatr", "transformer"), ("random", "canonical")):
-        row = Row(model, "arteries_sizes_ours", orientation)
-        found = [_runs_with(folder, row, meshes) for meshes in SIZES]
-        cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found]
-        seeds = " / ".join(str(len(runs.seeds)) for runs in found)
-        largest = next((runs for runs in reversed(found) if runs.lines), Runs([]))
-        about = [row.group.rate, seeds, largest.cost, row.group.parameters, row.group.command]
-        rows.append([NAMES[model], orientation, *cells, *about])
-    head = ["model", "orientation", *(f"{n:,} meshes" for n in SIZES), "lr", "seeds", "training"]
-    return table([*head, "parameters", "repeat with"], rows)
+    rows, missing, first_and_last = [], [], []
+    for model, orientation in product(("gatr", "transformer"), ORIENTATIONS):
+        row = Row(model, "arteries_sizes_ours", orientations=(orientation,))
+        found = {meshes: _runs_with(folder, row, meshes) for meshes in SIZES}
+        known = {meshes: runs for meshes, runs in found.items() if runs.lines}
+        absent = [number(meshes) for meshes in found if meshes not in known]
+        if absent:
+            some = f"{listed(absent)} meshes of" if known else "meshes of"
+            missing.append(Gap(row.label, row.group.named, f"on {some} {orientation} orientation"))
+        if not known:
+            continue
+        cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found.values()]
+        seeds = " / ".join(str(len(runs.seeds)) for runs in known.values())
+        about = [row.group.rate, seeds, known[max(known)].cost, row.group.parameters]
+        rows.append([row.label, orientation, *cells, *about, row.group.command])
+        if orientation == "random":
+            first_and_last.append((cells, min(known), max(known)))
+    head = [
+        "model",
+        "orientation",
+        *(f"{n:,} meshes" for n in SIZES),
+        "lr",
+        "seeds",
+        "training",
+        "parameters",
+    ]
+    shown = emphasise(rows, range(2, 2 + len(SIZES)), lambda row: row[1])
+    return Table([*head, "recipe"], shown, missing, _few_and_many(first_and_last))
+
+
+def _few_and_many(both: list[tuple[list[str], int, int]]) -> str:
+    """both: of GATr and of the Transformer, the errors and the least and most meshes they have."""
+    if len(both) < 2:
+        return ""
+    (ours, few, _), (theirs, _, many) = both
+    one, other = ours[SIZES.index(few)], theirs[SIZES.index(many)]
+    order = "less" if (leading(one) or 0.0) < (leading(other) or 0.0) else "not less"
+    return (
+        f"Trained on {few} randomly oriented meshes, GATr has an error of {one} %, {order} than "
+        f"the {other} % of the Transformer trained on {number(many)}."
+    )
 
 
 def _runs_with(folder: Path, row: Row, meshes: int) -> Runs:
-    """The ablations have the same runs with random orientations and all meshes."""
-    runs = row.runs(folder, meshes)
-    if runs.lines or row.orientation != "random":
+    """The ablations have the same runs with random orientations and most meshes."""
+    (orientation,) = row.orientations
+    runs = row.runs(folder, meshes, orientation)
+    if runs.lines or orientation != "random":
         return runs
-    return replace(row, recipe="arteries_ablations_ours").runs(folder, meshes)
+    return replace(row, recipe="arteries_ablations_ours").runs(folder, meshes, orientation)
 
 
-def ablations(folder: Path) -> str:
-    rows = []
-    for model, published in ABLATIONS.items():
-        row = Row(model, "arteries_ablations_ours", "random")
-        found = {n: row.runs(folder, n) for n in (800, WHOLE)}
-        cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found.values()]
-        seeds = " / ".join(str(len(runs.seeds)) for runs in found.values())
-        known = next((r for r in reversed(found.values()) if r.lines), Runs([]))
-        about = [row.group.rate, seeds, known.cost, row.group.parameters, row.group.command]
-        rows.append([f"`{model}`", published, *cells, *about])
-    head = ["model", "paper, ε on val in %", "ε on val, 800 meshes", "1,600 meshes", "lr", "seeds"]
-    return table([*head, "training", "parameters", "repeat with"], rows)
+def ablations(folder: Path) -> Table:
+    rows, missing = [], []
+    for model, published in REFERENCE["ablations"].items():
+        row = Row(model, "arteries_ablations_ours", orientations=("random",))
+        found = {n: row.runs(folder, n, "random") for n in (800, WHOLE)}
+        known = [runs for runs in found.values() if runs.lines]
+        if not found[WHOLE].lines:
+            paper = "" if known else f" (paper: {published} %)"
+            missing.append(Gap(f"`{model}`{paper}", row.group.named, f"on {WHOLE:,} meshes"))
+        if known:
+            cells = [runs.mean("epsilon_mean", ".2f", split="val") for runs in found.values()]
+            seeds = " / ".join(str(len(runs.seeds)) for runs in known)
+            about = [row.group.rate, seeds, known[-1].cost, row.group.parameters]
+            rows.append([f"`{model}`", f"{published:.1f}", *cells, *about, row.group.command])
+    head = ["model", "paper, ε on val", "ε on val, 800 meshes", "ε on val, 1,600 meshes", "lr"]
+    head += ["seeds", "training", "parameters", "recipe"]
+    return Table(head, emphasise(rows, (2, 3)), missing, _worst(rows))
+
+
+def _worst(rows: list[list[str]]) -> str:
+    """The ablation that costs most."""
+    column = next((k for k in (3, 2) if all(leading(row[k]) is not None for row in rows)), None)
+    ours = [row for row in rows if row[0].startswith("`gatr")]
+    if column is None or len(ours) < 2 or ours[0][0] != "`gatr`":
+        return ""
+    worst = max(ours[1:], key=lambda row: leading(row[column]) or 0.0)
+    before, after = ours[0][column], worst[column]
+    return f"GATr loses most as {worst[0]}, whose error is {after} % instead of {before} %."

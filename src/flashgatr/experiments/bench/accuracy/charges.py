@@ -2,52 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import product
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...charges.report import PUBLISHED
 from ...nbody.report.titles import MODELS
 from .recipes import Group, models
-from .recorded import Runs, Which, number, runs_of, table
+from .recorded import Runs, Which, number, runs_of
+from .tables import NOTHING, Gap, Table, emphasise, leading, listed
 
 FILE = "charges-accuracy"
+SYSTEMS = "3,000"
+"""Training systems of published results."""
 HORIZONS = (1000, 1500, 2000)
 DATA: dict[str, dict[str, Any]] = {
     "charges": dict(force="charges", clip="coordinate"),
-    "charges, `--clip norm`": dict(force="charges", clip="norm"),
+    "charges with `--clip norm`": dict(force="charges", clip="norm"),
     "gravity": dict(force="gravity"),
 }
-LINEAR = ("static", "straight line", "fitted time", "affine map")
 REVERSE = "data.options.reverse_time"
 INPUT_STEP = {"charges": 3100, "gravity": 0}
 
 
-def standard(folder: Path) -> str:
-    rows = [[f"published: {name}", value, *["–"] * 8] for name, value in PUBLISHED.items()]
+def standard(folder: Path) -> Table:
+    """Published and our results, by their errors; the best prediction without a network last."""
+    rows, missing = [], []
     about = dict(horizon=1000, **DATA["charges"])
-    for model, reverse in product(models("charges_standard"), (False, True)):
-        group = Group("charges_standard", model, {REVERSE: reverse})
-        runs = _runs(folder, group, {**about, REVERSE: reverse})
-        rows.append(
-            [
-                MODELS[model] + (", with reversed systems" if reverse else ""),
-                runs.mean("mse", ".4f", set="test"),
-                runs.mean("median", set="test"),
-                number(group.configs[0].data.train_samples)
-                + (", each also reversed" if reverse else ""),
-                number(group.steps),
-                group.rate,
-                str(len(runs.seeds)),
-                runs.cost,
-                group.parameters,
-                group.command,
-            ]
-        )
-    rows += [_linear(folder, model) for model in LINEAR]
+    for model in models("charges_standard"):
+        absent = []
+        for reverse in (False, True):
+            group = Group("charges_standard", model, {REVERSE: reverse})
+            runs = _runs(folder, group, {**about, REVERSE: reverse})
+            if not runs.lines:
+                absent.append("with" if reverse else "without")
+                continue
+            cells = runs.mean("mse", ".4f", set="test"), runs.mean("median", set="test")
+            systems = number(group.configs[0].data.train_samples) + ", each also reversed" * reverse
+            rows.append([MODELS[model], *cells, systems, *_costs(group, runs)])
+        if absent:
+            missing.append(Gap(MODELS[model], group.named, f"{listed(absent)} reversed systems"))
     head = ["model", "mse", "median", "training systems", "steps", "lr", "seeds", "training"]
-    return table([*head, "parameters", "repeat with"], rows)
+    head += ["parameters", "recipe or source"]
+    if not rows:
+        return Table(head, [], missing)
+    theirs = [[f"{x.method}, published", x.mse, NOTHING, SYSTEMS] for x in PUBLISHED]
+    sources = [x.source for x in PUBLISHED]
+    rows += [[*x, *[NOTHING] * 5, source] for x, source in zip(theirs, sources, strict=True)]
+    rows.sort(key=lambda row: leading(row[1]) or 0.0)
+    shown = emphasise(rows, (1, 2), lambda row: row[3])
+    shown += _linear(folder, "charges", (1000,), "mse", "median")
+    return Table(head, shown, missing, _beside(rows))
+
+
+def _costs(group: Group, runs: Runs) -> list[str]:
+    seeds = str(len(runs.seeds))
+    return [number(group.steps), group.rate, seeds, runs.cost, group.parameters, group.command]
+
+
+def _beside(rows: list[list[str]]) -> str:
+    """Our least error beside the lowest published one; the rows are ranked."""
+    least = next(row for row in rows if "published" not in row[0])
+    lowest = min(PUBLISHED, key=lambda x: float(x.mse))
+    return (
+        f"Our least error is {least[1]} ({least[0]}; training systems: {least[3]}), the lowest "
+        f"published one that we know {lowest.mse} ({lowest.method}; training systems: {SYSTEMS})."
+    )
 
 
 def _runs(folder: Path, group: Group, about: Mapping[str, Any]) -> Runs:
@@ -55,44 +75,33 @@ def _runs(folder: Path, group: Group, about: Mapping[str, Any]) -> Runs:
     return runs_of(folder, Which(FILE, group.model, own))
 
 
-def _linear(folder: Path, model: str) -> list[str]:
-    about = dict(horizon=1000, input_step=INPUT_STEP["charges"], **DATA["charges"])
-    runs = runs_of(folder, Which(FILE, model, about))
-    cells = runs.mean("mse", ".4f", set="test"), runs.mean("median", set="test")
-    return [f"no network: {model}", *cells, *["–"] * 6, "`flashgatr bench charges-limits`"]
+def _linear(folder: Path, data: str, steps: Sequence[int], *metrics: str) -> list[list[str]]:
+    """A row of the affine map; none if it is not measured."""
+    about = dict(input_step=INPUT_STEP[str(DATA[data]["force"])], **DATA[data])
+    found = [runs_of(folder, Which(FILE, "affine map", dict(horizon=n, **about))) for n in steps]
+    forms = {"mse": ".4f", "median": ".2e"}
+    cells = [runs.mean(x, forms[x], set="test") for runs in found for x in metrics]
+    if not any(runs.lines for runs in found):
+        return []
+    return [["no network: affine map", *cells, *[NOTHING] * 6, "`flashgatr bench charges-limits`"]]
 
 
-def horizons(folder: Path) -> str:
+def horizons(data: str, folder: Path) -> Table:
     """All networks are trained on reversed systems as well."""
-    rows = []
-    for data, about in DATA.items():
-        recipe = "charges_gravity" if data == "gravity" else "charges_horizons"
-        given = {} if data == "gravity" else {"data.options.clip": about["clip"]}
-        for model in models(recipe):
-            group = Group(recipe, model, {REVERSE: True, **given})
-            found = [_runs(folder, group, dict(horizon=n, **about)) for n in HORIZONS]
-            every = Runs([line for runs in found for line in runs.lines])
-            rows.append(
-                [
-                    data,
-                    f"{MODELS[model]}, with reversed systems",
-                    *(runs.mean("mse", ".4f", set="test") for runs in found),
-                    number(group.steps),
-                    group.rate,
-                    str(len(every.seeds)),
-                    every.cost,
-                    group.parameters,
-                    group.command,
-                ]
-            )
-        step = dict(input_step=INPUT_STEP[str(about["force"])], **about)
-        cells = [
-            runs_of(folder, Which(FILE, "affine map", dict(horizon=n, **step))).mean(
-                "mse", ".4f", set="test"
-            )
-            for n in HORIZONS
-        ]
-        command = "`flashgatr bench charges-limits`"
-        rows.append([data, "no network: affine map", *cells, *["–"] * 5, command])
-    head = ["data", "model", *(f"{n:,} steps ahead, mse" for n in HORIZONS), "steps", "lr", "seeds"]
-    return table([*head, "training", "parameters", "repeat with"], rows)
+    rows, missing = [], []
+    recipe = "charges_gravity" if data == "gravity" else "charges_horizons"
+    given = {} if data == "gravity" else {"data.options.clip": DATA[data]["clip"]}
+    for model in models(recipe):
+        group = Group(recipe, model, {REVERSE: True, **given})
+        found = [_runs(folder, group, dict(horizon=n, **DATA[data])) for n in HORIZONS]
+        every = Runs([line for runs in found for line in runs.lines])
+        if not every.lines:
+            missing.append(Gap(MODELS[model], group.named, f"on {data}"))
+            continue
+        cells = [runs.mean("mse", ".4f", set="test") for runs in found]
+        rows.append([MODELS[model], *cells, *_costs(group, every)])
+    shown = emphasise(rows, range(1, 1 + len(HORIZONS)))
+    if shown:
+        shown += [[*row[:4], *row[5:]] for row in _linear(folder, data, HORIZONS, "mse")]
+    head = [data, *(f"{n:,} steps ahead, mse" for n in HORIZONS), "steps", "lr", "seeds"]
+    return Table([*head, "training", "parameters", "recipe"], shown, missing)

@@ -11,14 +11,15 @@ from typing import Any
 
 from ....train import RunConfig
 from ..page import latest
-from .recorded import MISSING, machines
+from .recorded import machines
+from .tables import NOTHING
 
 
 def gpu_time(folder: Path, config: RunConfig) -> str:
     """Seconds for all steps of an n-body run, and on what."""
     found = [line for line in latest(folder / "nbody-step.jsonl") if _is_step(line, config)]
     if not found or config.model.options:
-        return MISSING
+        return NOTHING
     seconds = config.train.steps * found[-1]["value"] / 1000
     return f"{seconds:,.0f} s, {machines(found[-1:])[0]}"
 

@@ -12,7 +12,8 @@ from ...robotics import EXPERIMENT
 from . import recipes
 from .parameters import count
 from .recipes import assigned, setting
-from .recorded import MISSING, Runs, number, read, table
+from .recorded import Runs, number, read
+from .tables import NOTHING, Gap, Table, emphasise, leading, listed
 
 FILE = "kuka-reward"
 PUBLISHED = {
@@ -24,32 +25,64 @@ PUBLISHED = {
     "bcq": ("BCQ", "0.0"),
 }
 """Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
-WITHOUT_NETWORK = ("expert", "do nothing", "noise")
+WITHOUT_NETWORK = ("expert", "noise")
 _OF_A_RUN = ("seed", "reward")
 _EVALUATED = ("engine", "scenes", "scene_set", "sampler")
 """Recorded facts about the evaluation that are settings, `data.options.NAME`."""
 
 
-def rewards(folder: Path) -> str:
+def rewards(folder: Path) -> Table:
+    """A row per group of recorded runs; then what the expert and noise earn in such scenes."""
     lines = [line for line in read(folder, FILE) if _is_result(line)]
     rows = []
     for model, (label, published) in PUBLISHED.items():
-        groups = _groups([line for line in lines if line["model"] == model])
-        parameters = "–" if model == "edgi" else number(count(EXPERIMENT, model))
-        if not groups:
-            command = "–" if model == "edgi" else f"`flashgatr sweep recipe:{_recipe(model)}`"
-            rows.append([label, published, MISSING, MISSING, *["–"] * 6, parameters, command])
-        for about, runs in groups:
-            rows.append(
-                [label, published, *_cells(about, runs), parameters, _command(about, model)]
-            )
+        for about, runs in _groups([line for line in lines if line["model"] == model]):
+            parameters = number(count(EXPERIMENT, model))
+            cells = _cells(about, runs)
+            rows.append([label, published, *cells, parameters, _command(about, model)])
+    shown = emphasise(rows, (2, 3), lambda row: tuple(row[4:7]), max)
+    places, others = [row[4:6] for row in rows], []
     for model in WITHOUT_NETWORK:
         for about, runs in _groups([line for line in lines if line["model"] == model]):
-            command = "`flashgatr bench kuka-harness`"
-            rows.append([model, "–", *_cells(about, runs), "–", command])
+            cells = _cells(about, runs)
+            if cells[2:4] in places:
+                command = "`flashgatr bench kuka-harness`"
+                others.append([model, NOTHING, *cells, NOTHING, command])
     head = ["planner", "paper", "reward", "strict", "engine", "scenes", "sampler, steps"]
-    head += ["demonstrations", "training steps", "seeds", "parameters", "repeat with"]
-    return table(head, rows)
+    head += ["demonstrations", "training steps", "seeds", "parameters", "recipe"]
+    return Table(head, [*shown, *others], _missing(lines), _best([*rows, *others]))
+
+
+def _best(rows: list[list[str]]) -> str:
+    """The planner with the most reward, beside those without a network in the same scenes."""
+    if not rows:
+        return ""
+    networks = [row for row in rows if row[0] not in WITHOUT_NETWORK]
+    best = max(networks, key=lambda row: leading(row[2]) or 0.0)
+    others = [x for x in rows if x[0] in WITHOUT_NETWORK and x[4:6] == best[4:6]]
+    told = "; ".join(f"{row[0]}: {row[2]}" for row in others)
+    beside = f"; in the same scenes, {told}" if told else ""
+    return f"{best[0]} earns {best[2]} at best (strict: {best[3]}){beside}."
+
+
+def _missing(lines: list[dict[str, Any]]) -> list[Gap]:
+    """Models of the paper's table, and the numbers of demonstrations of its figure."""
+    missing: list[Gap] = []
+    for model in recipes.models("kuka_figure"):
+        label, published = PUBLISHED[model]
+        told = [x["settings"] for x in lines if x["model"] == model]
+        used = {x.get("demonstrations") for x in told if x.get("recipe") == "kuka_figure"}
+        wanted = [x.config.data.train_samples for x in recipes.planned("kuka_figure")]
+        absent = [number(n) for n in dict.fromkeys(wanted) if n not in used]
+        if absent:
+            name = label if used else f"{label} (paper: {published})"
+            few = f"with {listed(absent)} demonstrations" if used else ""
+            missing.append(Gap(name, recipes.named("kuka_figure"), few))
+    for model in recipes.models("kuka_offline_rl"):
+        label, published = PUBLISHED[model]
+        if not any(x["model"] == model for x in lines):
+            missing.append(Gap(f"{label} (paper: {published})", recipes.named("kuka_offline_rl")))
+    return missing
 
 
 def _is_result(line: dict[str, Any]) -> bool:
@@ -77,21 +110,16 @@ def _cells(about: dict[str, Any], runs: Runs) -> list[str]:
         if "±" not in text and len(errors) == 1:
             text = f"{text} ± {next(iter(errors.values())):.1f}"
         cells.append(text)
-    sampler = f"{about['sampler']}, {about['sampling_steps']:,}" if "sampler" in about else "–"
-    told = [number(about.get(key, "–")) for key in ("demonstrations", "steps")]
-    seeds = str(len(runs.seeds)) if "steps" in about else "–"
-    return [*cells, str(about.get("engine", "–")), _scenes(about), sampler, *told, seeds]
+    sampler = f"{about['sampler']}, {about['sampling_steps']:,}" if "sampler" in about else NOTHING
+    told = [number(about.get(key, NOTHING)) for key in ("demonstrations", "steps")]
+    seeds = str(len(runs.seeds)) if "steps" in about else NOTHING
+    return [*cells, str(about.get("engine", NOTHING)), _scenes(about), sampler, *told, seeds]
 
 
 def _scenes(about: dict[str, Any]) -> str:
     """How many, and whether they were moved."""
     moved = [kind for kind in ("turned", "mirrored") if about.get(kind)]
-    return f"{about.get('scenes', '–')}, {' and '.join(moved) or 'plain'}"
-
-
-def _recipe(model: str) -> str:
-    offline = f"kuka_offline_rl --only model.name={model}"
-    return offline if model in ("cql", "bcq") else f"kuka_figure --only model.name={model}"
+    return f"{about.get('scenes', NOTHING)}, {' and '.join(moved) or 'plain'}"
 
 
 def _command(about: dict[str, Any], model: str) -> str:
@@ -102,7 +130,7 @@ def _command(about: dict[str, Any], model: str) -> str:
     wanted = {key: x for key, x in about.items() if "." in key} | _evaluation(about)
     kind, _, name = recipe.rpartition(":")
     if kind not in ("", shipped.TRAINED) or name not in shipped.known(kind or shipped.RECIPE):
-        return "–"
+        return NOTHING
     if kind:
         config = trained.load_config(shipped.find(Path(recipe)))
         parts = f"flashgatr eval {recipe}", _changes(wanted, [config]), "--record"
@@ -119,7 +147,7 @@ def _command(about: dict[str, Any], model: str) -> str:
     others = {key: x for key, x in wanted.items() if key not in chosen}
     only = [f"--only {assigned(key, x)}" for key, x in chosen.items()]
     options = [*only, *filter(None, [_changes(others, [run.config for run in runs])])]
-    return f"`flashgatr sweep recipe:{recipe} {' '.join(options)}`"
+    return f"`recipe:{recipe} {' '.join(options)}`"
 
 
 def _evaluation(about: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from ... import recording, shipped
 from ... import table as experiments
 from ...sweep import Planned
-from .recipes import Group, assigned, planned
-from .recorded import MISSING, Runs, Which, least, runs_of, table
+from .recipes import Group, assigned, named, planned
+from .recorded import Runs, Which, least, runs_of
+from .tables import NOTHING, Gap, Table, listed
 
 RATE = "train.lr"
 
@@ -35,23 +36,20 @@ def recipes() -> list[str]:
     return [name for experiment in SCORES for name in names if name.startswith(experiment)]
 
 
-def chosen(folder: Path) -> str:
-    """A row per model and other settings of a recipe, and the recipes of which nothing is
-    recorded.
-    """
+def chosen(folder: Path) -> Table:
+    """A row per model and other settings of a recipe."""
     rows, missing = [], []
     for recipe in recipes():
-        groups = _groups(recipe).values()
-        found = [{run.config.train.lr: _recorded(folder, recipe, run) for run in x} for x in groups]
-        if not any(runs.lines for group in found for runs in group.values()):
-            missing.append(f"`{recipe}`")
-            continue
-        rows += [_row(recipe, *each) for each in zip(groups, found, strict=True)]
+        for runs in _groups(recipe).values():
+            found = {run.config.train.lr: _recorded(folder, recipe, run) for run in runs}
+            absent = [f"{rate:g}" for rate, own in found.items() if not own.lines]
+            if len(absent) < len(found):
+                rows.append(_row(recipe, runs, found))
+            if absent:
+                some = f"at {listed(absent)}" if len(absent) < len(found) else ""
+                missing.append(Gap(f"`{runs[0].config.model.name}`", named(recipe), some))
     head = ["experiment", "model", "other settings", "learning rates and errors on val", "chosen"]
-    parts = [table([*head, "repeat with"], rows)] if rows else []
-    if missing:
-        parts.append(f"Recipes that compare rates and are {MISSING}: {', '.join(missing)}.")
-    return "\n\n".join(parts)
+    return Table([*head, "recipe"], rows, missing)
 
 
 def _groups(recipe: str) -> dict[str, list[Planned]]:
@@ -80,9 +78,9 @@ def _row(recipe: str, runs: list[Planned], found: dict[float, Runs]) -> list[str
     return [
         config.experiment,
         f"`{config.model.name}`",
-        ", ".join(f"`{assigned(key, value)}`" for key, value in others.items()) or "–",
+        ", ".join(f"`{assigned(key, value)}`" for key, value in others.items()) or NOTHING,
         "; ".join(shown),
-        MISSING if best is None else f"{best:g}",
+        NOTHING if best is None else f"{best:g}",
         Group(recipe, config.model.name, others).command,
     ]
 

@@ -3,7 +3,8 @@
 group = Group("charges_standard", "gatr", {"data.options.reverse_time": True})
 group.configs      the settings of these runs
 group.rate         "0.003"
-group.command      "`flashgatr sweep recipe:charges_standard --only model.name=gatr --only ...`"
+group.command      "`recipe:charges_standard --only model.name=gatr --only ...`"
+group.named        "`recipe:charges_standard`"
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from .recorded import number
 
 
 @cache
-def planned(recipe: str) -> tuple[Planned, ...]:
-    """All runs of a recipe that comes with the package."""
-    return tuple(sweep.plan(shipped.find(Path(f"{shipped.RECIPE}:{recipe}")), Path("runs")))
+def planned(recipe: str, *changes: str) -> tuple[Planned, ...]:
+    """All runs of a recipe that comes with the package, changed by KEY=VALUE."""
+    file = shipped.find(Path(f"{shipped.RECIPE}:{recipe}"))
+    return tuple(sweep.plan(file, Path("runs"), list(changes)))
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ class Group:
     recipe: str
     model: str
     settings: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Of the recipe, by dotted key."""
+
+    @property
+    def planned(self) -> tuple[Planned, ...]:
+        return planned(self.recipe, *(f"{k}={toml.literal(x)}" for k, x in self.changes.items()))
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -45,7 +53,7 @@ class Group:
         """The settings of the runs; an error if there are none."""
         found = [
             run.config
-            for run in planned(self.recipe)
+            for run in self.planned
             if all(_with_default(run.config, key) == x for key, x in self.chosen.items())
         ]
         if not found:
@@ -77,14 +85,28 @@ class Group:
         return number(count(table.find(self.configs[0].experiment), self.model, self.options))
 
     @property
+    def named(self) -> str:
+        """The recipe, as the command line names it."""
+        return named(self.recipe)
+
+    @property
     def command(self) -> str:
-        """The command that trains the runs; it mentions keys of the recipe's grid only."""
-        grid = planned(self.recipe)[0].values
+        """What follows `flashgatr sweep` to train the runs."""
+        grid = self.planned[0].values
         only = [f" --only {assigned(key, x)}" for key, x in self.chosen.items() if key in grid]
-        return f"`flashgatr sweep recipe:{self.recipe}{''.join(only)}`"
+        other = [f" --set {assigned(key, x)}" for key, x in self.changes.items()]
+        return f"`{shipped.RECIPE}:{self.recipe}{''.join(only + other)}`"
 
     def _values(self, key: str) -> list[Any]:
         return [*dict.fromkeys(setting(config, key) for config in self.configs)]
+
+
+def named(recipe: str) -> str:
+    """
+    >>> named("charges_standard")
+    '`recipe:charges_standard`'
+    """
+    return f"`{shipped.RECIPE}:{recipe}`"
 
 
 def models(recipe: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 which = Which("nbody-accuracy", "gatr", dict(recipe="nbody_readme", train_samples=1000))
 runs_of(folder, which)      the runs recorded so; of repeated ones the latest
-runs.mean("mse", set="eval")      "5.27e-04 ± 1.0e-05", or "not measured"
+runs.mean("mse", set="eval")      "5.27e-04 ± 1.0e-05", or "–" without results
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...report.numbers import estimate
+from .tables import NOTHING
 
-MISSING = "not measured"
 Key = TypeVar("Key", bound=Hashable)
 HARMLESS = {
     "train.cuda_graph",
@@ -62,7 +62,7 @@ class Runs:
 
     def mean(self, metric: str, form: str = ".2e", **place: Any) -> str:
         values = list(self.values(metric, **place).values())
-        return shown(values, form) if values else MISSING
+        return shown(values, form) if values else NOTHING
 
     def average(self, metric: str, **place: Any) -> float | None:
         """The mean over seeds, infinite if a run diverged; None if there are no runs."""
@@ -81,14 +81,14 @@ class Runs:
         found = dict.fromkeys(
             line["settings"][key] for line in self.lines if key in line["settings"]
         )
-        return ", ".join(number(value) for value in found) or "–"
+        return ", ".join(number(value) for value in found) or NOTHING
 
     @property
     def cost(self) -> str:
         """The mean training time of a run, and on what."""
         values = self.values("training time")
         if not values:
-            return "not recorded" if self.lines else "–"
+            return NOTHING
         seconds = sum(values.values()) / len(values)
         own = [line for line in self.lines if line["settings"].get("seed", 0) in values]
         return f"{seconds:,.0f} s, {' and '.join(machines(own))}"
@@ -121,20 +121,17 @@ def machines(lines: list[dict[str, Any]]) -> list[str]:
 def shown(values: list[float], form: str = ".2e") -> str:
     """Mean and, of several values, standard error.
 
-    >>> shown([1.0, 3.0], ".1f")
-    '2.0 ± 1.0'
+    >>> shown([1.0, 3.0], ".1f"), shown([1.0, 1.002], ".1f")
+    ('2.0 ± 1.0', '1.0 ± 1e-03')
     """
     found = estimate(values)
     error = found["standard_error"]
     mean = format(found["mean"], form)
-    return mean if error is None else f"{mean} ± {error:{form}}"
+    if error is None:
+        return mean
+    few = format(error, form)
+    return f"{mean} ± {few if float(few) or not error else format(error, '.0e')}"
 
 
 def number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown."""
-    first, *others = (f"| {' | '.join(line)} |" for line in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others])

@@ -9,18 +9,19 @@ from typing import Any
 import torch
 
 from ..page import of_last_machine
-from ..scaling import LABELS, ON_PAIRS, make_of
+from ..scaling import LABELS, ON_PAIRS, SETS, make_of
 from .mesh_memory import VERTICES, extrapolate
 from .parameters import trained
-from .recorded import MISSING, number, table
+from .recorded import number
+from .tables import NOTHING, Gap, Table, emphasise, leading, listed
 
 SIZES = (64, 256, 512, 1024, 16384)
 
 
-def sizes(folder: Path) -> str:
+def sizes(folder: Path) -> Table:
     """Time and memory on the last machine, without checkpointing and, on pairs, with it."""
     lines = of_last_machine(folder / "scaling.jsonl")
-    rows = []
+    rows, missing = [], []
     for (model, width), label in LABELS.items():
         for checkpointing in (False, True) if model in ON_PAIRS else (False,):
             own = [
@@ -30,12 +31,29 @@ def sizes(folder: Path) -> str:
                 and line["settings"].get("width_factor") == width
                 and line["settings"].get("checkpointing") == checkpointing
             ]
-            name = f"{label}, checkpointing" if checkpointing else label
+            name = _name(label, checkpointing)
+            if not own:
+                missing.append(Gap(name, _command(model)))
+                continue
             cells = [_cell(own, n) for n in SIZES]
-            about = [number(_parameters(model, width)), f"`{_command(model)}`"]
+            about = [number(_parameters(model, width)), _command(model)]
             rows.append([name, *cells, _largest(own, model), *about])
-    head = ["model", *(f"{n:,} items" for n in SIZES), "largest number of items"]
-    return table([*head, "parameters", "repeat with"], rows)
+    head = ["model", *(f"{n:,} items" for n in SIZES), "largest number of items", "parameters"]
+    shown = emphasise(rows, range(1, 1 + len(SIZES)))
+    return Table([*head, "command"], shown, missing, _largest_set(rows))
+
+
+def _largest_set(rows: list[list[str]]) -> str:
+    """The fastest network at the largest size of the table."""
+    known = [row for row in rows if leading(row[len(SIZES)]) is not None]
+    if not known:
+        return ""
+    told = listed(f"{row[len(SIZES)].partition(', ')[0]} ({row[0]})" for row in known)
+    return f"A step on {SETS} sets of {SIZES[-1]:,} items takes {told}."
+
+
+def _name(label: str, checkpointing: bool) -> str:
+    return f"{label} with checkpointing" if checkpointing else label
 
 
 @cache
@@ -46,7 +64,7 @@ def _parameters(model: str, width: int | None) -> int:
 
 
 def _command(model: str) -> str:
-    return f"flashgatr bench scaling --model {model}"
+    return f"`flashgatr bench scaling --model {model}`"
 
 
 def _cell(lines: list[dict[str, Any]], items: int) -> str:
@@ -54,7 +72,7 @@ def _cell(lines: list[dict[str, Any]], items: int) -> str:
     if "time" not in found:
         largest = [x for x in lines if x["metric"] == "largest"]
         too_many = any(x["settings"].get("fails", items + 1) <= items for x in largest)
-        return "does not fit" if too_many else MISSING
+        return "does not fit" if too_many else NOTHING
     memory = f", {found['memory'] / 1024:.2f} GiB" if "memory" in found else ""
     return f"{found['time']:.3g} ms{memory}"
 
@@ -65,22 +83,22 @@ def _largest(lines: list[dict[str, Any]], model: str) -> str:
             least = "at least " * (line["settings"]["limit"] == "time")
             return f"{least}{line['value']:,.0f}"
     sizes = [x["settings"]["n_items"] for x in lines if x["metric"] == "time"]
-    return f"at least {max(sizes):,}" if sizes and model not in ON_PAIRS else MISSING
+    return f"at least {max(sizes):,}" if sizes and model not in ON_PAIRS else NOTHING
 
 
-def mesh(folder: Path) -> str:
+def mesh(folder: Path) -> Table:
     """Memory that networks on pairs would need for one mesh."""
     found = {(x.model, x.checkpointing): x for x in extrapolate(folder / "scaling.jsonl")}
-    rows = []
+    rows, missing = [], []
     for model in ON_PAIRS:
         for checkpointing in (False, True):
             own = found.get((model, checkpointing))
-            name = f"{LABELS[model, None]}{', checkpointing' * checkpointing}"
-            cells = [MISSING] * 3
-            if own is not None:
-                first, second = own.measured
-                cells = [f"{first:,} and {second:,}", f"{own.bytes_per_pair / 1024:.1f} KiB"]
-                cells.append(f"{own.gibibytes:,.0f} GiB")
-            rows.append([name, *cells])
+            name = _name(LABELS[model, None], checkpointing)
+            if own is None:
+                missing.append(Gap(name, _command(model)))
+                continue
+            first, second = own.measured
+            cells = [f"{first:,} and {second:,}", f"{own.bytes_per_pair / 1024:.1f} KiB"]
+            rows.append([name, *cells, f"{own.gibibytes:,.0f} GiB"])
     head = ["model", "measured at", "per pair of items", f"a mesh of {VERTICES:,} nodes"]
-    return table(head, rows)
+    return Table(head, rows, missing)
