@@ -272,6 +272,11 @@ class AnchoredGATr(GATr):
                 for part in position.split(tile or max(total, 1), dim=-2):
                     given = embed(part)
                     pair = (given, None) if isinstance(given, Tensor) else given
+                    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                        raise TypeError(
+                            "embed must return a tensor of multivectors, or the pair (mv, s); got "
+                            f"{type(given).__name__}"
+                        )
                     out = self.decode(state, *pair, tile=tile)
                     found.add(out if extract is None else (extract(*out),), part.shape[-2])
                     if progress is not None:
@@ -365,6 +370,8 @@ class _Tiles:
     def add(self, part: tuple[Tensor, ...], size: int) -> None:
         """The next `size` items of every tensor."""
         for x in part:
+            if not isinstance(x, Tensor):
+                raise TypeError(f"extract must return a tensor, got {type(x).__name__}")
             if x.shape[self.dim : self.dim + 1] != (size,):
                 raise ValueError(
                     f"a tile of {size} queries gave a tensor of shape {tuple(x.shape)}; extract "
