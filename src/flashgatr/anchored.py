@@ -272,6 +272,11 @@ class AnchoredGATr(GATr):
                 for part in position.split(tile or max(total, 1), dim=-2):
                     given = embed(part)
                     pair = (given, None) if isinstance(given, Tensor) else given
+                    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                        raise TypeError(
+                            "embed must return a tensor of multivectors, or the pair (mv, s); got "
+                            f"{type(given).__name__}"
+                        )
                     out = self.decode(state, *pair, tile=tile)
                     found.add(out if extract is None else (extract(*out),), part.shape[-2])
                     if progress is not None:

@@ -27,6 +27,8 @@ from .cells import TOLERANCES, centred, counts, medoids, nearest
 METHODS = ("farthest", "random", "medoids")
 _SEEN = 64
 """Medoids are computed among so many random items per anchor, of a sample that has more."""
+_FARTHEST = 1e150
+"""Squares of larger coordinates are not finite in float64."""
 _STEP, _FIRST, _SECOND = -7046029254386353131, -4658895280553007687, -7723592293110705685
 """The constants of SplitMix64, as signed integers."""
 
@@ -242,8 +244,12 @@ def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None)
             f"position must be float32 or float64, got {position.dtype}; convert it with .float()"
         )
     sets = Sets(position.shape[:-1], mask=mask, offsets=offsets, device=position.device)
-    if arguments.can_be_read(position) and not bool(sets.keep(position).isfinite().all()):
-        raise ValueError("position has NaN or infinite values; check your data")
+    if arguments.can_be_read(position):
+        most = min(_FARTHEST, torch.finfo(position.dtype).max)
+        if not bool((sets.keep(position).abs() <= most).all()):
+            raise ValueError(
+                f"position has NaN or infinite values, or some beyond {most:.0e}; check your data"
+            )
     return sets
 
 
@@ -258,7 +264,7 @@ def _check_choice(count: int, method: str, seed: int | Tensor, sets: Sets) -> No
             )
     elif not isinstance(seed, int) or not -(2**63) <= seed < 2**63:
         raise ValueError(f"seed must be a 64-bit integer, got {seed!r}")
-    if not isinstance(count, int) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"count must be an integer of at least 1, got {count!r}")
     fewest = _fewest_items(sets)
     if fewest is not None and count > fewest:

@@ -75,11 +75,13 @@ def checked_weights(weights: Tensor | None, sets: Sets, mv: Tensor) -> Tensor | 
         )
     if sets.mask is not None:
         weights = torch.where(sets.mask, weights, 1)
-    if arguments.can_be_read(weights) and not bool(((weights > 0) & weights.isfinite()).all()):
-        raise ValueError(
-            "weights must be positive and finite, but some are zero, negative, infinite or NaN; "
-            "leave out anchors that stand for no items"
-        )
+    ways_out = ("leave out anchors that stand for no items", "divide them by their mean")
+    for x, way_out in zip((weights, weights.to(mv)), ways_out, strict=True):
+        if arguments.can_be_read(x) and not bool(((x > 0) & x.isfinite()).all()):
+            raise ValueError(
+                "weights must be positive and finite, but some are zero, negative, infinite or NaN "
+                f"in {x.dtype}; {way_out}"
+            )
     return weights.to(mv)
 
 

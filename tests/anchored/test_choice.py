@@ -268,6 +268,21 @@ def test_bad_numbers_of_anchors_are_refused(index, error):
         cell_weights(torch.randn(5, 3), index)
 
 
+@pytest.mark.parametrize("method", ["farthest", "medoids"])
+def test_positions_whose_squares_are_infinite_are_refused(method):
+    points = torch.rand(20, 3).double()
+    assert len(set(choose_anchors(1e149 * points, 5, method=method).tolist())) == 5
+    with pytest.raises(ValueError, match="position has NaN or infinite values, or some beyond 1e"):
+        choose_anchors(1e200 * points, 5, method=method)
+    with pytest.raises(ValueError, match="position has NaN or infinite values, or some beyond 1e"):
+        cell_weights(1e200 * points, torch.arange(5))
+
+
+def test_a_count_is_no_truth_value():
+    with pytest.raises(ValueError, match="count must be an integer of at least 1, got True"):
+        choose_anchors(torch.rand(20, 3), True)
+
+
 def test_anchors_in_the_padding_or_out_of_order_are_refused():
     points, mask = torch.randn(1, 4, 3), torch.tensor([[True, True, True, False]])
     with pytest.raises(ValueError, match="for some of them mask is False"):

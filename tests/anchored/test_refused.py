@@ -44,6 +44,9 @@ def test_bad_arguments_are_refused():
     one = net.encode(mv, s, offsets=torch.tensor([0, 0, 5]))
     infinite, empty = torch.tensor([1.0, torch.inf]), index[:0]
     field = net.field(state, lambda x: (embed_point(x), x))
+    no_input = net.field(state, lambda x: None)
+    three = net.field(state, lambda x: (x, x, x))
+    no_output = net.field(state, lambda x: (mv, s), extract=lambda mv, s: s.tolist())
     for call, error in (
         (lambda: net(mv, s, weights=torch.ones(2)), "pass anchors=…, too"),
         (lambda: net(mv, s, **masked), "attention_mask cannot be combined"),
@@ -54,7 +57,10 @@ def test_bad_arguments_are_refused():
         (lambda: net.decode(state, mv[None], s[None]), r"shape \(\), the queries \(1,\)"),
         (lambda: net.decode(state, mv, s, offsets=offsets), "only the queries are packed"),
         (lambda: net.decode(state, mv, s, tile=0), "tile must be an integer of at least 1"),
-        (lambda: net.decode(state, mv, s, tile=True), "at least 1, or None; got True"),
+        (lambda: net.decode(state, mv, s, tile=True), "tile must be an integer of at least 1"),
+        (lambda: no_input(torch.zeros(5, 3)), r"embed must return .* \(mv, s\); got NoneType"),
+        (lambda: three(torch.zeros(5, 3)), r"embed must return .* \(mv, s\); got tuple"),
+        (lambda: no_output(torch.zeros(5, 3)), "extract must return a tensor, got list"),
         (lambda: net.decode(state.mv, mv, s), "state must be what encode returned, got Tensor"),
         (lambda: net.field(state.mv, embed_point), "state must be what encode returned"),
         (lambda: net.field(state, embed_point, tile=0), "tile must be an integer of at least 1"),
@@ -68,6 +74,15 @@ def test_bad_arguments_are_refused():
     ):
         with pytest.raises((TypeError, ValueError), match=error):
             call()
+
+
+@pytest.mark.parametrize("weight", [1e300, 1e-300])
+def test_weights_that_the_dtype_of_the_network_cannot_hold_are_refused(weight):
+    """Rounded to zero or infinity, they would make outputs NaN, or wrong."""
+    net, (mv, s) = make_net().float(), (x.float() for x in make_data(5))
+    weights = torch.tensor([1, 1, 1, 1, weight], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"NaN in torch.float32; divide them by their mean"):
+        net.encode(mv, s, weights=weights)
 
 
 @pytest.mark.parametrize(

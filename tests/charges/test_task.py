@@ -305,8 +305,17 @@ def test_the_command_makes_the_sets(tmp_path):
         assert done.exit_code == 0, done.output
         assert f"{name}_train.safetensors: 2 systems" in done.output.replace("\n", "")
         assert describe(tmp_path, name)["test"].settings.input_step == 1
-    done = CliRunner().invoke(application(), ["data", "charges", *options, "--force", "springs"])
-    assert done.exit_code != 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [["--force", "springs"], ["--clip", "nrom"], ["--clip", "none"], ["--clip", "Coordinate"]],
+)
+def test_the_command_refuses_unknown_forces_and_limits(tmp_path, wrong):
+    options = ["--train", "2", "--others", "2", "--input-step", "1", "--folder", str(tmp_path)]
+    done = CliRunner().invoke(application(), ["data", "charges", *options, *wrong])
+    assert wrong[1] in str(done.exception)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_report_shows_predictions_without_a_network_beside_the_runs(folder, tmp_path):

@@ -221,7 +221,8 @@ def test_a_sweep_trains_reports_as_finished_and_records(jobs, monkeypatch):
     kept = []
     monkeypatch.setattr(results, "record", lambda *given: kept.append(given))
     arguments = ("sweep", "recipe.toml", "--folder", "runs/all")
-    run(*arguments, "--experiment", "mine.py", "--jobs", jobs, "--record")
+    told = run(*arguments, "--experiment", "mine.py", "--jobs", jobs, "--record")
+    assert told.count(": finished\n") == (4 if jobs > 1 else 0)  # one run shows its own messages
     forget()
     shown = run(*arguments, "--experiment", "mine.py", "--list")
     assert shown.count("finished") == 4

@@ -256,13 +256,6 @@ def test_errors_on_other_points_are_recorded_as_such(folder, tmp_path, monkeypat
         assert (told["data.folder"], told["train_vessels"], told["vessels"]) == (str(other), 8, 2)
 
 
-def test_a_negative_number_of_points_is_refused(folder, tmp_path):
-    """The first -5 points would be all but the last five."""
-    run = _untrained(folder, tmp_path)
-    with pytest.raises(ArteryError, match="--points must be at least 0, got -5"):
-        prediction.run(run, tmp_path / "out", points=[50, -5])
-
-
 def test_a_part_of_the_test_vessels_can_be_predicted(tmp_path):
     (tmp_path / "fields").mkdir()
     run = _untrained(write_tubes(tmp_path / "fields", 20), tmp_path)
@@ -276,6 +269,52 @@ def test_more_points_than_there_are_are_refused(folder, tmp_path):
     run = _untrained(folder, tmp_path)
     with pytest.raises(ArteryError, match=r"have 260 points of a kind, so --points 261 is too"):
         prediction.run(run, tmp_path / "out", points=[50, 261])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (dict(points=[50, -5]), r"--points must be at least 1, got -5"),
+        (dict(anchors=[6, 0]), r"--anchors must be at least 1, got 0"),
+        (dict(anchors=[60], points=[300, 50]), r"--anchors 60 is too many: .* 50 are used"),
+        (dict(anchors=[201]), r"--anchors 201 is too many: .* 200 are used"),
+    ],
+)
+def test_numbers_of_points_and_anchors_that_make_no_sense_are_refused(tmp_path, sizes, message):
+    run = _untrained(write_tubes(tmp_path, lumen=300), tmp_path)
+    with pytest.raises(ArteryError, match=message):
+        prediction.run(run, tmp_path / "out", **sizes)
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_predictions(folder, tmp_path, monkeypatch):
+    run = _untrained(folder, tmp_path)
+    monkeypatch.setattr(FlowTask, "errors_at", lambda *_: pytest.fail("predicted"))
+    (tmp_path / "file").touch()
+    with pytest.raises(ArteryError, match=r"--out must be a folder, but .*file is a file"):
+        prediction.run(run, tmp_path / "file" / "deeper")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("seed=0", r"has no val vessels; make more with `flashgatr data flows`"),
+        ("data.train_samples=9", r"has 8 train vessels, 9 are needed"),
+        ("data.options.test_limit=2", r"has 1 test vessels, 2 are needed"),
+    ],
+)
+def test_missing_vessels_are_an_error_before_training(tmp_path, change, message):
+    given = config(write_tubes(tmp_path), f"folder='{tmp_path / 'run'}'", change)
+    runs.require(config(tmp_path))
+    if change == "seed=0":
+        (tmp_path / "sample_0008.safetensors").unlink()  # as if its flow had not converged
+    with pytest.raises(ArteryError, match=message):
+        runs.train(given)
+    assert not (tmp_path / "run" / "log.jsonl").exists()
+
+
+def test_predict_takes_a_shipped_run_by_name_and_names_its_experiment():
+    done = CliRunner().invoke(application(), ["predict", "flows", "pretrained:arteries"])
+    assert "is a run of the arteries experiment, not of flows" in str(done.exception)
 
 
 def test_a_run_can_be_tested_on_a_part_of_the_points(folder):

@@ -112,6 +112,7 @@ def test_the_doctor_lists_versions_and_finds_this_installation_exact():
     assert rows["flashgatr"] == flashgatr.__version__
     assert rows["torch"] == torch.__version__
     assert rows["safetensors"] == importlib.metadata.version("safetensors")
+    assert {"mujoco", "gymnasium", "potpourri3d", "pybullet", "huggingface-hub"} <= set(rows)
     assert rows["kernels on cpu"].startswith(("fused, C", "plain: "))
     for dtype, least, most in (("float64", 1e-17, 1e-12), ("float32", 1e-8, 2e-5)):
         error, verdict = rows[f"equivariance error, {dtype}"].split(" ")

@@ -14,8 +14,8 @@ from ..testing import equivariance_error
 from .results import machine
 
 PACKAGES = (
-    "safetensors", "numpy", "scipy", "h5py", "matplotlib", "typer", "rich", "tensorboard", "e3nn",
-    "torch-geometric", "triton",
+    "safetensors", "numpy", "scipy", "h5py", "matplotlib", "typer", "rich", "potpourri3d", "mujoco",
+    "pybullet", "gymnasium", "tensorboard", "huggingface-hub", "e3nn", "torch-geometric", "triton",
 )  # fmt: skip
 LIMITS = {torch.float64: 1e-12, torch.float32: 2e-5}
 """Largest equivariance errors of a working installation."""

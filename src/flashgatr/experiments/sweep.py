@@ -154,7 +154,13 @@ def execute(runs: list[Planned], say: Callable[[str], None], *, jobs: int = 1) -
             train(run.config, resume=True)
         return
     with ThreadPoolExecutor(jobs) as pool, _children_stop_with_us() as children:
-        codes = list(pool.map(lambda run: _train_in_process(run, children), open_runs))
+
+        def code_of(run: Planned) -> int:
+            code = _train_in_process(run, children)
+            say(f"{run.name}: " + (f"stopped with exit code {code}" if code else "finished"))
+            return code
+
+        codes = list(pool.map(code_of, open_runs))
     failed = [run.name for run, code in zip(open_runs, codes, strict=True) if code]
     if failed:
         raise TrainingError(f"these runs failed, see log.txt in their folders: {', '.join(failed)}")

@@ -272,6 +272,13 @@ def test_the_expert_is_measured_with_its_failures(monkeypatch):
     ]
 
 
+def test_the_expert_without_an_engine_is_not_replayed_and_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(kuka_expert.physics, "installed", lambda engine: False)
+    kuka_expert.run(2, 2)
+    assert 'nothing is replayed: pip install "flashgatr[robotics]"' in capsys.readouterr().err
+    assert len(lines("kuka-expert")) == 3
+
+
 def test_accuracy_with_anchors_is_measured_once_per_network(monkeypatch, tmp_path):
     def trained(weights):
         """A run with these bytes as weights becomes the network that is measured."""

@@ -31,7 +31,8 @@ def data(
 
     if force == "gravity" and clip == "coordinate":
         clip = CLIPS[force][0]  # the default of charges; gravity is not clipped
-    settings = STANDARD.get(data_name(force, clip)) or Interaction(force=force, clip=clip)
+    Interaction(force=force, clip=clip)  # an error for unknown values
+    settings = STANDARD[data_name(force, clip)]
     if input_step is not None:
         settings = replace(settings, input_step=input_step)
     found = generate(folder, settings, train=train, others=others, seed=seed)

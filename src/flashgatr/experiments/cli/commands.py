@@ -248,7 +248,9 @@ def bench(
     names: Annotated[
         Optional[list[str]],  # noqa: UP045  typer reads the annotation at run time
         typer.Argument(
-            metavar="[NAME]...", help="Benchmarks (docs/benchmarks.md lists them), or all."
+            metavar="[NAME]...",
+            show_default="all",
+            help="Benchmarks (docs/benchmarks.md lists them), or all.",
         ),
     ] = None,
     model: Annotated[

@@ -20,6 +20,7 @@ EXPERIMENT = Experiment(
     "flows",
     summary="Velocity and wall stress of the flow in vessels, at any number of points.",
     task=f"{_HERE}.task:FlowTask",
+    require=f"{_HERE}.task:require",
     models=f"{_HERE}.models:MODELS",
     defaults={
         "train": {"steps": 20_000, "batch_size": 4, "precision": "bfloat16"},

@@ -61,7 +61,7 @@ def data(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run, or pretrained:NAME.")],
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Where errors.json, errors.png and flow.png go.")
     ] = Path("predictions/flows"),
@@ -95,12 +95,12 @@ def predict(
     ] = False,
 ) -> None:
     """Predict the flow in the test vessels: errors against points and anchors, and pictures."""
-    from .. import runs
+    from .. import runs, shipped
     from ..console import progress_bar, show_table
     from .prediction import run as predict_vessels
 
     found, files = predict_vessels(
-        runs.require_run(run),
+        runs.require_run(shipped.find(run)),
         out,
         points=points,
         anchors=anchors,

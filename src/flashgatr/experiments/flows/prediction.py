@@ -21,6 +21,7 @@ from ...train import distributed, toml
 from ...train.settings import override
 from .. import recording, runs
 from ..arteries.data.mesh import ArteryError
+from ..arteries.vessel.predict import require_folder
 from .picture import draw_errors, draw_flow
 from .task import FlowTask
 
@@ -44,6 +45,11 @@ def run(
     record: append the errors to benchmarks/results/, too. progress: called after every tile with
     the number of finished points and that of all test vessels, for each of these cases.
     """
+    for name, numbers in (("points", points), ("anchors", anchors)):
+        if numbers and min(numbers) < 1:
+            raise ArteryError(f"--{name} must be at least 1, got {min(numbers)}")
+    require_folder(out)
+    out.mkdir(parents=True, exist_ok=True)  # an error now, not after all predictions
     config = runs.load_config(folder)
     if config.experiment != "flows":
         raise ArteryError(f"{folder} is a run of the {config.experiment} experiment, not of flows")
@@ -56,12 +62,16 @@ def run(
     model = runs.load_model(config).to(task.device).eval()
     vessels = task.test_vessels()
     most = max(x.shape[1] for x in vessels.kinds)
-    if points and min(points) < 0:
-        raise ArteryError(f"--points must be at least 0, got {min(points)}; 0 means all points")
     if points and max(points) > most:
         raise ArteryError(
             f"the test vessels have {most:,} points of a kind, so --points {max(points)} is too "
             f"many; choose at most that, or make more points with `flashgatr data flows`"
+        )
+    least = min([*(x.shape[1] for x in vessels.kinds), *(points or [])])
+    if anchors and max(anchors) > least:
+        raise ArteryError(
+            f"--anchors {max(anchors)} is too many: anchors are some of the points of the lumen "
+            f"and of the wall, of which {least:,} are used; choose at most that, or more --points"
         )
     counts = [(n, n) for n in anchors] if anchors else [task.options.anchors]
     found = []
@@ -74,7 +84,7 @@ def run(
             if record:
                 own = found[-1] | {"train_vessels": _train_vessels(folder, task)}
                 recording.record_run(config, {"test": own}, recording.name_of(folder), other)
-    drawn = vessels.first(0 if not points or 0 in points else max(points))
+    drawn = vessels.first(max(points) if points else 0)
     rows = torch.cat([x[0] for x in drawn.kinds])
     prediction = next(task.predictions(model, drawn, "float32", max(counts)))
     contents = {
@@ -82,7 +92,6 @@ def run(
         "errors.png": draw_errors(found),
         "flow.png": draw_flow(vessels.names[0], rows.cpu(), prediction.cpu()),
     }
-    out.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
         files.write(out / name, content)
     return found, [out / name for name in contents]

@@ -35,11 +35,7 @@ class FlowTask:
         self.options = Options.read(config.data.options)
         self.folder = Path(config.data.folder)
         self.precision = config.train.precision
-        self._limits = {
-            "train": config.data.train_samples,
-            "val": self.options.val_limit,
-            "test": self.options.test_limit,
-        }
+        self._limits = _limits(config)
         torch.manual_seed(config.seed)  # initial weights are a function of the seed
         self.model = EXPERIMENT.build(config.model.name, dict(config.model.options))
         field_files(self.folder, "test")  # missing test data are an error now, not after training
@@ -183,6 +179,19 @@ class FlowTask:
     ) -> dict[str, float]:
         """Mean errors at the first `points` of each kind, with so many anchors among them."""
         return summarise(self._errors(model, vessels.first(points), anchors, progress))
+
+
+def require(config: RunConfig) -> None:
+    """An error if a run lacks vessels of a set, before it trains."""
+    for split, limit in _limits(config).items():
+        field_files(config.data.folder, split, limit=limit or None)
+
+
+def _limits(config: RunConfig) -> dict[str, int]:
+    """How many vessels of each set are used; 0: all."""
+    options = Options.read(config.data.options)
+    own = {"val": options.val_limit, "test": options.test_limit}
+    return {"train": config.data.train_samples} | own
 
 
 def _points(vessels: Vessels) -> int:

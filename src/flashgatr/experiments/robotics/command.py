@@ -52,7 +52,7 @@ def data(
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a trained run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a trained run, or pretrained:NAME.")],
     seed: Annotated[int, typer.Option(help="Which scene, and seed of the plans.")] = 0,
     turned: Annotated[
         bool, typer.Option("--turned", help="A scene that is turned about the vertical.")

@@ -37,7 +37,7 @@ FILE = ArrayFile(
     dtypes=dict.fromkeys(("position", "distance", "pressure", "target", "normal"), "F32"),
 )
 SUFFIX = ".safetensors"
-COMMAND = "flashgatr data arteries --synthetic NUMBER --fields LUMEN WALL"
+COMMAND = "flashgatr data flows"
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,10 @@ def read_field(path: PathLike) -> FieldPoints:
         return FieldPoints(**(values | arrays | {"span": (low, high)}))
 
 
-def field_files(folder: PathLike, split: str | None = None) -> list[Path]:
-    """The files of a folder, by sample number: all, or those of train, val or test.
+def field_files(
+    folder: PathLike, split: str | None = None, *, limit: int | None = None
+) -> list[Path]:
+    """The files of a folder, by sample number: all, or (the first `limit`) of train, val or test.
 
     As for meshes, eighty percent are for training and ten each for validation and test, by number.
     """
@@ -132,14 +134,13 @@ def field_files(folder: PathLike, split: str | None = None) -> list[Path]:
     found = [by_number[n] for n in sorted(by_number) if first <= n < end]
     if not found:
         raise ArteryError(f"{folder} has no {split} vessels; make more with `{COMMAND}`")
-    return found
+    if limit is not None and limit > len(found):
+        raise ArteryError(f"{folder} has {len(found)} {split} vessels, {limit} are needed")
+    return found[:limit]
 
 
 def load_fields(folder: PathLike, split: str, *, limit: int | None = None) -> list[FieldPoints]:
     """The vessels of a set (or its first `limit`), sorted by sample number."""
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
-    found = field_files(folder, split)
-    if limit is not None and limit > len(found):
-        raise ArteryError(f"{folder} has {len(found)} {split} vessels, {limit} are needed")
-    return [read_field(path) for path in found[:limit]]
+    return [read_field(path) for path in field_files(folder, split, limit=limit)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...console import show_table
+from ...console import say, show_table
 from ...results import record
 from ...robotics.demonstrations.expert import PlanError
 from ...robotics.demonstrations.stream import Demonstration, Recipe, demonstration, failures
@@ -45,7 +45,10 @@ def run(plans: int = PLANS, replays: int = REPLAYS) -> None:
         ("mean frames of a stack", float(np.mean(lengths)), "frames", dict(plans=plans)),
         ("most frames of a stack", max(lengths), "frames", dict(plans=plans)),
     ]
-    for engine in filter(physics.installed, physics.ENGINES):
+    engines = [engine for engine in physics.ENGINES if physics.installed(engine)]
+    if not engines:
+        say('no engine is installed, so nothing is replayed: pip install "flashgatr[robotics]"')
+    for engine in engines:
         replayed = made[:replays]
         fallen = len(failures(replayed, engine, workers=0))
         share = 100 * (1 - fallen / len(replayed))
