@@ -90,7 +90,8 @@ def runs(tmp_path_factory):
 
 
 def test_three_kills_change_nothing(runs):
-    assert runs.survive(3, random.Random(1))["inside_a_save"]
+    """The first one, at a fixed operation of a save, leaves an unfinished checkpoint behind."""
+    assert runs.survive(3, random.Random(2))["inside_a_save"]
 
 
 @pytest.mark.slow
