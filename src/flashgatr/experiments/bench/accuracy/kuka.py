@@ -12,7 +12,7 @@ from ...robotics import EXPERIMENT
 from . import recipes
 from .parameters import count
 from .recipes import assigned, setting
-from .recorded import Runs, number, read
+from .recorded import HARMLESS, Runs, number, read
 from .tables import NOTHING, Gap, Table, emphasise, leading, listed
 
 FILE = "kuka-reward"
@@ -102,8 +102,8 @@ def _groups(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Runs]]:
 
 
 def _about(line: dict[str, Any]) -> dict[str, Any]:
-    """What a line says about its group. Changes of a recipe that all its runs of the model have by
-    now are left out: later lines do not name them.
+    """What a line says about its group, without changes that leave results what they are, and
+    without those that the recipe has by now for all runs of the model: later lines name neither.
     """
     told = {key: x for key, x in line["settings"].items() if key not in _OF_A_RUN}
     recipe = str(told.get("recipe"))
@@ -111,7 +111,8 @@ def _about(line: dict[str, Any]) -> dict[str, Any]:
     configs = [run.config for run in known if run.config.model.name == line["model"]]
 
     def is_change(key: str) -> bool:
-        return not configs or any(_differs(config, key, told) for config in configs)
+        differs = not configs or any(_differs(config, key, told) for config in configs)
+        return differs and key not in HARMLESS
 
     return {key: x for key, x in told.items() if "." not in key or is_change(key)}
 
