@@ -383,6 +383,24 @@ def test_rewards_of_recorded_runs_have_rows_and_are_no_longer_missing(tmp_path, 
     assert gap.where == "with 1,100 and 11,000 demonstrations"
 
 
+def test_seeds_share_a_row_though_the_recipe_became_what_one_was_changed_to(tmp_path, monkeypatch):
+    """The first run of kuka_figure was recorded with its rate as a change; that is its own now."""
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+    told = {"demonstrations": 11_000, "recipe": "kuka_figure", "steps": 27_050, "engine": "bullet"}
+    told |= {"sampler": "ancestral", "sampling_steps": 1000, "scenes": 200, "scene_set": "test"}
+    changes = {"model.options.predict": "velocity", "train.lr": 1e-3, "train.batch_size": 8}
+    changes["train.checkpoint_every"] = 27_050  # leaves results what they are
+    other = changes | {"train.lr": 3e-3}
+    for seed, own, reward in ((0, changes, 60.0), (1, {}, 70.0), (2, other, 10.0)):
+        about = {**told, **own, "turned": False, "seed": seed, "reward": "original"}
+        results.record("kuka-reward", "gatr", "reward", reward, "%", about, folder=tmp_path)
+    both, alone = kuka.rewards(tmp_path).rows
+    assert (both[2].strip("*"), both[9]) == ("65.0 ± 5.0", "2")
+    assert (alone[2], alone[9]) == ("10.0", "1")
+    assert "--set train.lr=0.003" in alone[-1]
+    assert "--set train" not in both[-1]
+
+
 def test_the_largest_number_of_items_and_what_does_not_fit_are_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("FLASHGATR_COMMIT", "none")
     about = {"batch": 4, "precision": "bfloat16", "checkpointing": True}

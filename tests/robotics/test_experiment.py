@@ -300,6 +300,22 @@ def test_recipes_build_their_options_and_networks(recipe, tmp_path):
         assert options.engine in ("bullet", "both")  # MuJoCo judges poor plans too well
 
 
+def test_recipes_run_the_unet_in_tf32_and_store_it_rarely(tmp_path):
+    """Autocast rounds its input to bfloat16; a checkpoint of it has more than a gigabyte."""
+    found = [
+        run.config.train
+        for recipe in sorted((ROOT / "recipes").glob("kuka_*.toml"))
+        for run in sweep.plan(recipe, tmp_path)
+        if run.config.model.name == "unet"
+    ]
+    assert len(found) > 20
+    assert {train.precision for train in found} == {"tf32"}
+    assert max(train.steps / train.checkpoint_every for train in found) <= 20
+    lines = (ROOT / "docs" / "kuka.md").read_text().replace("\\\n", "").splitlines()
+    shown = [line for line in lines if line.startswith("flashgatr") and "model.name=unet" in line]
+    assert ["train.precision=tf32" in line for line in shown] == [True]
+
+
 def test_other_sizes_are_trained_as_those_of_the_figure(tmp_path):
     """But for the number of blocks or channels, and the scenes."""
 

@@ -244,7 +244,7 @@ def test_wrong_requests_are_refused():
     ):
         with pytest.raises(ValueError, match=text):
             demonstrate(wrong, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="seed must be an integer of at least 0, got -1"):
+    with pytest.raises(ValueError, match="seed must be an integer from 0 to 4,294,967,295, got -1"):
         Recipe(seed=-1)
     with pytest.raises(ValueError, match="diversity must be a number from 0 to 1, got 'high'"):
         Recipe(diversity="high")

@@ -87,8 +87,9 @@ def test_wrong_requests_are_a_sentence(trained, monkeypatch):
     with pytest.raises(ValueError, match="unknown engine 'ode'"):
         prediction.predict(trained, engine="ode")
     monkeypatch.setattr(physics, "installed", lambda engine: True)
-    with pytest.raises(ValueError, match="--seed must be at least 0, got -1"):
-        prediction.predict(trained, seed=-1)
+    for seed in (-1, 2**32):
+        with pytest.raises(ValueError, match=f"seed must be an integer from 0 to .*, got {seed}"):
+            prediction.predict(trained, seed=seed)
     with pytest.raises(ValueError, match=r"sampling_steps must be an integer of at least 1, got 0"):
         prediction.predict(trained, sampling_steps=0)
     monkeypatch.setattr(physics, "installed", lambda engine: False)

@@ -38,6 +38,17 @@ def test_sets_are_disjoint_and_repeatable():
     assert (scenes.scenes("test", 7, seed=1) != drawn["test"][:7]).any(axis=1).all()
 
 
+def test_seeds_that_would_give_scenes_of_another_set_are_refused():
+    """numpy reads 2**32 as 0 and 1: `predict` would draw validation scene 3 of seed 0."""
+    large, small = (np.random.default_rng(x) for x in ([2**32, 3, 0], [0, 1, 3]))
+    assert large.random() == small.random()
+    text = "seed must be an integer from 0 to 4,294,967,295, got 4294967296"
+    for name in scenes.SETS:
+        with pytest.raises(ValueError, match=text):
+            scenes.random_stream(name, 2**32, 0)
+    scenes.random_stream("train", 2**32 - 1, 0)
+
+
 def test_settings_turn_blocks_or_the_world():
     _, blocks = layouts.split(scenes.scenes("test", 20, setting=Setting(random_yaw=True)))
     assert np.abs(blocks.quaternion[..., 2]).max() > 0.5

@@ -116,8 +116,7 @@ def predict(
     ancestral one takes 3,000 calls of the network for the three phases, hours on a CPU.
     """
     physics.require(engine)
-    if seed < 0:
-        raise PredictionError(f"--seed must be at least 0, got {seed}")
+    scenes.require_seed(seed)
     config = runs.load_config(run)
     if config.experiment != EXPERIMENT.name:
         raise PredictionError(

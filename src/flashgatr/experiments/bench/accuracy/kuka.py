@@ -12,7 +12,7 @@ from ...robotics import EXPERIMENT
 from . import recipes
 from .parameters import count
 from .recipes import assigned, setting
-from .recorded import Runs, number, read
+from .recorded import HARMLESS, Runs, number, read
 from .tables import NOTHING, Gap, Table, emphasise, leading, listed
 
 FILE = "kuka-reward"
@@ -96,9 +96,25 @@ def _groups(lines: list[dict[str, Any]]) -> list[tuple[dict[str, Any], Runs]]:
     """The lines that differ in seeds and kinds of reward only, with the settings they share."""
     found: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for line in lines:
-        about = {key: x for key, x in line["settings"].items() if key not in _OF_A_RUN}
+        about = _about(line)
         found.setdefault(str(sorted(about.items(), key=str)), (about, []))[1].append(line)
     return [(about, Runs(some)) for about, some in found.values()]
+
+
+def _about(line: dict[str, Any]) -> dict[str, Any]:
+    """What a line says about its group, without changes that leave results what they are, and
+    without those that the recipe has by now for all runs of the model: later lines name neither.
+    """
+    told = {key: x for key, x in line["settings"].items() if key not in _OF_A_RUN}
+    recipe = str(told.get("recipe"))
+    known = recipes.planned(recipe) if recipe in shipped.known(shipped.RECIPE) else ()
+    configs = [run.config for run in known if run.config.model.name == line["model"]]
+
+    def is_change(key: str) -> bool:
+        differs = not configs or any(_differs(config, key, told) for config in configs)
+        return differs and key not in HARMLESS
+
+    return {key: x for key, x in told.items() if "." not in key or is_change(key)}
 
 
 def _cells(about: dict[str, Any], runs: Runs) -> list[str]:

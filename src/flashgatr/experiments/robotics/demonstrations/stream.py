@@ -51,8 +51,7 @@ class Recipe:
     setting: Setting = field(default_factory=Setting)
 
     def __post_init__(self) -> None:
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise ValueError(f"seed must be an integer of at least 0, got {self.seed!r}")
+        scenes.require_seed(self.seed)
         number = isinstance(self.diversity, int | float) and not isinstance(self.diversity, bool)
         if not number or not 0 <= self.diversity <= 1:
             raise ValueError(f"diversity must be a number from 0 to 1, got {self.diversity!r}")

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..layouts import GEOMETRIC, HORIZON
 
 REST = 160
-"""Frames for which the last state is held: 33 windows of a demonstration show rest only."""
+"""Frames for which the last state is held: 34 windows of a demonstration show rest only."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ KINDS = {
     "": ("Scenes like those of the demonstrations", "The paper's rows are from its own engine, "
          "demonstrations and scenes: compare them with care."),
     "_turned": ("Turned scenes", "The same scenes, turned about the vertical as a whole; "
-                "in demonstrations the sides of all blocks are along the axes."),
+                "when demonstrations begin, the sides of all blocks are along the axes."),
     "_mirrored": ("Mirrored scenes", "The same scenes, mirrored in a vertical plane."),
 }  # fmt: skip
 """Kinds of scenes by the end of the set's name: title and explanation."""

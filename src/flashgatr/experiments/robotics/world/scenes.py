@@ -31,6 +31,8 @@ SETS = {"train": None, "validation": 50, "test": 200, "predict": None}
 STARTS = {"bent": kinematics.HOME, "upright": (0.0,) * JOINTS}
 TURN = math.radians(150)
 """The largest angle by which a world is turned; joint 1 stops at 170 degrees."""
+MOST_SEED = 2**32 - 1
+"""numpy reads a larger seed as several numbers, which may be the seed and set of other scenes."""
 _TRIES = 10_000
 
 
@@ -54,8 +56,16 @@ class Setting:
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
 
 
+def require_seed(seed: object) -> None:
+    """Refuse what is no seed of scenes."""
+    number = isinstance(seed, int) and not isinstance(seed, bool)
+    if not number or not 0 <= seed <= MOST_SEED:  # type: ignore[operator]
+        raise ValueError(f"seed must be an integer from 0 to {MOST_SEED:,}, got {seed!r}")
+
+
 def random_stream(name: str, seed: int, number: int) -> np.random.Generator:
     """The random numbers of scene `number` of a set."""
+    require_seed(seed)
     if name not in SETS:
         raise ValueError(f"unknown set {name!r}; expected one of {', '.join(SETS)}")
     return np.random.default_rng([seed, list(SETS).index(name), number])
