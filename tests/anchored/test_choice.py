@@ -96,6 +96,11 @@ def test_medoids_are_those_of_the_definition():
     assert choose_anchors(points, 12, method="medoids", seed=5).tolist() == expected
 
 
+def test_the_effort_for_medoids_is_that_of_recorded_results():
+    """With other numbers, trained networks see other anchors and predict something else."""
+    assert (cells.ROUNDS, anchors._SEEN) == (5, 64)
+
+
 def test_medoids_of_many_items_are_those_of_a_random_sample(monkeypatch):
     monkeypatch.setattr(anchors, "_SEEN", 4)
     points = torch.randn(2, 300, 3)

@@ -40,6 +40,31 @@ def test_a_wrong_loss_is_a_sentence_at_the_first_step(tmp_path, case):
     assert trainer.step == 0
 
 
+@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+def test_a_loss_of_one_number_may_have_axes(tmp_path, shape):
+    plain = train(tmp_path / "plain")
+    trainer = make(settings(tmp_path / "axes"))
+    right = trainer.task.loss
+    trainer.task.loss = lambda *args: (right(*args)[0].reshape(shape), {})
+    trainer.summary = trainer.run()
+    assert outcome(trainer) == outcome(plain)
+
+
+@pytest.mark.parametrize("samples", [None, 64.0, "64", 0, -1])
+def test_a_wrong_number_of_samples_is_a_sentence_before_the_first_step(tmp_path, samples):
+    trainer = make(settings(tmp_path))
+    trainer.task.samples = samples
+    with pytest.raises(TrainingError, match="samples must be the number of its training samples"):
+        trainer.run()
+    assert trainer.step == 0
+
+
+def test_the_number_of_samples_may_be_numpys(tmp_path):
+    trainer = make(settings(tmp_path))
+    trainer.task.samples = np.int64(64)
+    assert trainer.run()["step"] == 20
+
+
 @pytest.mark.parametrize(
     "answer",
     [{}, None, 0.5, {"loss": 1.0}, {"score": "good"}, {"score": torch.ones(2)}, {"score": None}],

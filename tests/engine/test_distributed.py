@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flashgatr.train import checkpoint as checkpoints
+from flashgatr.train import distributed
 
 from .toy import lines
 from .worker import alone
@@ -21,6 +22,25 @@ WHOLE = {
     "ddp-odd": ("ddp", 7, "float64", 1e-12),
     "fsdp-odd": ("fsdp", 7, "float64", 1e-12),
 }
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:7", "mps"])
+def test_a_gpu_that_is_not_there_is_refused(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"device = {device}, but torch finds no GPU; use device"):
+        distributed.join(device)
+
+
+@pytest.mark.parametrize(("count", "there"), [(1, "cuda:0 only"), (2, "cuda:0 to cuda:1 only")])
+def test_a_gpu_beyond_the_last_one_is_refused(count, there, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(ValueError, match=f"device = cuda:2, but torch finds {there}"):
+        distributed.join("cuda:2")
+    assert distributed.join(f"cuda:{count - 1}").device == torch.device("cuda", count - 1)
+    monkeypatch.setenv("LOCAL_RANK", "2")  # a third process of torchrun
+    with pytest.raises(ValueError, match=f"device = cuda:2, but torch finds {there}"):
+        distributed.join("cuda")
 
 
 def torchrun(*arguments, seconds=120):

@@ -53,6 +53,20 @@ def test_a_progress_bar_shows_the_time_left_from_the_second_step_on(
     assert "2.2 h left" in shown
 
 
+def test_names_in_square_brackets_are_shown_beside_a_progress_bar(tmp_path, capsys, monkeypatch):
+    """rich would take them for markup."""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with Log(tmp_path, 10) as log:
+        log.record(1, "train", {"[red]": 0.5})
+        log._bar.refresh()
+        log.record(2, "validation", {"[/green]": 0.5})
+    shown = re.sub(r"\x1b\[[0-9;?]*\w", "", capsys.readouterr().err)
+    assert "[red] 0.5" in shown
+    assert "[/green] 0.5" in shown
+
+
 # ---- scores that are not numbers ----
 
 
@@ -66,6 +80,12 @@ def test_a_run_whose_score_is_never_a_number_says_so_at_once_and_at_the_end(tmp_
     assert "no validation had a finite score, so there are no best weights" in told
     warned = [(line["step"], line["score"]) for line in lines(tmp_path, "warning")]
     assert warned == [(5, None), (10, None), (15, None), (20, None)]
+
+
+def test_a_score_of_minus_infinity_is_no_best_one(tmp_path, capsys):
+    summary = train(tmp_path, toy=dict(scores=[-math.inf, 2.0, 1.0, -math.inf])).summary
+    assert (summary["best_score"], summary["best_step"]) == (1.0, 15)
+    assert [line["step"] for line in lines(tmp_path, "warning")] == [5, 20]
 
 
 def test_a_score_that_is_a_number_later_counts(tmp_path, capsys):

@@ -225,6 +225,24 @@ def test_gradients_above_the_limit_are_scaled_to_it_and_others_are_left_alone(tm
     assert seen[0].item() == pytest.approx(expected, rel=1e-2 if clip == 1e-3 else 1e-6)
 
 
+def test_random_numbers_of_the_evaluation_are_those_of_the_seed_and_the_step(tmp_path):
+    drawn = []
+
+    class Drawing(Toy):
+        def evaluate(self, model):
+            drawn.append(torch.rand(()).item())
+            return {}
+
+    with mock.patch.object(toy, "Toy", Drawing):
+        train(tmp_path / "first")
+        torch.rand(3)
+        train(tmp_path / "first")  # which is finished: evaluated again
+        train(tmp_path / "other seed", seed=1)
+        train(tmp_path / "other step", steps=10)
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 3
+
+
 def test_a_finished_run_is_evaluated_without_dropout_when_it_is_resumed(tmp_path):
     modes = []
 

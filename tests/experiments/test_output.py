@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from flashgatr.experiments.console import LONG, progress_bar
+from flashgatr.experiments.console import LONG, progress_bar, show_table
 from flashgatr.io import files
 
 
@@ -36,6 +36,13 @@ def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path):
 def test_a_folder_that_is_not_there_is_reported_with_the_name_of_the_file(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none/a\.vtp'"):
         files.write(tmp_path / "none" / "a.vtp", b"")
+
+
+def test_square_brackets_in_names_are_printed(capsys):
+    """rich would take them for markup: it swallows [red] and fails at [/x]."""
+    show_table("patient [red]", ["set", "error [/x]"], [["[val]", "[bold]1.0"]])
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("patient [red]", "error [/x]", "[val]", "[bold]1.0"))
 
 
 SAY = """

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from flashgatr.experiments import results, sweep
+from flashgatr.experiments import cli, results, sweep
 from flashgatr.experiments.config import ConfigError
 from flashgatr.train.trainer import fingerprint
 
@@ -38,6 +39,26 @@ def test_changes_of_all_runs_leave_the_grid_as_it_is(tmp_path):
     recipe.write_text(RECIPE)
     for run in sweep.plan(recipe, tmp_path / "runs", ["seed=9", "train.steps=7"]):
         assert (run.config.seed, run.config.train.steps) == (run.values["seed"], 7)
+
+
+@pytest.mark.parametrize(
+    "grid", ["seed = [0, 1, 0]", '"model.name" = ["mlp", "mlp"]', '"train.lr" = [1e-3, 0.001]']
+)
+def test_a_value_that_is_listed_twice_is_refused(tmp_path, grid):
+    """Two runs in one folder, at the same time with --jobs."""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(f"[grid]\n{grid}\n")
+    with pytest.raises(ConfigError, match=r"has several runs of the name .*; list values once"):
+        sweep.plan(recipe, tmp_path / "runs")
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1"])
+def test_a_sweep_needs_a_job(tmp_path, jobs):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE)
+    done = CliRunner().invoke(cli.application(), ["sweep", str(recipe), "--list", "--jobs", jobs])
+    assert done.exit_code == 2
+    assert "--jobs" in done.output
 
 
 def test_a_run_is_finished_if_its_results_are_those_of_its_settings(planned, tmp_path):

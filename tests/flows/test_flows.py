@@ -14,7 +14,7 @@ from flashgatr.experiments.config import ConfigError, override
 from flashgatr.experiments.flows import models, prediction
 from flashgatr.experiments.flows.metrics import errors, summarise
 from flashgatr.experiments.flows.task import FlowTask
-from flashgatr.experiments.flows.vessels import SCALES, drawn, load, points_of
+from flashgatr.experiments.flows.vessels import CANDIDATES, SCALES, drawn, load, points_of
 
 from .vessels import LUMEN, WALL, tube, write_tubes
 
@@ -65,6 +65,13 @@ def test_a_batch_is_anchors_and_other_points_of_both_kinds_all_drawn_again(task)
         expected = torch.from_numpy(made.target)[place]
         torch.testing.assert_close(first.target[row] * scale, expected)
         assert torch.equal(first.mask[row], torch.from_numpy(made.mask)[place])
+
+
+def test_units_and_candidates_are_those_of_trained_runs():
+    """Weights of a trained run give other predictions with other ones, without an error."""
+    assert SCALES == (15.0, 15.0)  # cm/s, dyn/cm²
+    assert models.MODELS["gatr"]().net.config.length_scale == 0.1  # cm
+    assert CANDIDATES == 16
 
 
 def test_training_and_prediction_are_the_same_function(task):

@@ -171,6 +171,13 @@ def test_the_product_starts_near_the_identity():
     assert layer.inputs.bias_mv[:8].abs().max() <= 0.5
 
 
+def test_the_variance_of_small_scalars_is_raised_by_epsilon_before_they_are_divided():
+    """PyTorch's own 1e-5: another one would change what weights of the authors' code compute."""
+    s = 0.01 * torch.tensor([[1.0, -1.0, 2.0, -2.0]], dtype=torch.float64)  # variance 2.5e-4
+    _, found = functional.layer_norm(torch.zeros(1, 1, 16, dtype=torch.float64), s)
+    torch.testing.assert_close(found, s / 2.6e-4**0.5)
+
+
 def test_norm_makes_the_mean_square_one_but_for_small_input():
     mv, s = _x(7)
     out, t = EquiLayerNorm()(mv, s)

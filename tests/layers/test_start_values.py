@@ -75,6 +75,20 @@ def test_a_linear_map_starts_within_its_bounds_and_reaches_them(scheme, factors,
     _assert_start(layer, (24, inputs), *factors, what=scheme, one=one)
 
 
+def test_a_map_with_types_starts_as_one_of_the_channels_that_it_sums():
+    """Unlike types are not summed: 8 even channels of 32 have the weights of 8, not of 32."""
+    inputs, outputs, scalars = "e" * 8 + "o" * 24, "e" * 64 + "o" * 64, 40
+    layer = EquiLinear(32, 128, scalars, 64, in_parity=inputs, out_parity=outputs)
+    weight, mv2s = layer.weight.detach(), layer.mv2s.detach()
+    for channels, rows, count in ((slice(8), slice(64), 8), (slice(8, 32), slice(64, 128), 24)):
+        bound = _bounds(count, scalars, 1.0, 1.0)["weight"]
+        _assert_uniform(weight[rows, channels], bound, f"{count} channels")
+    assert not weight[:64, 8:].any()
+    assert not weight[64:, :8].any()
+    _assert_uniform(mv2s[:, :8], _bounds(8, scalars, 1.0, 1.0)["mv2s"], "mv2s")
+    assert not mv2s[:, 8:].any()
+
+
 def test_unit_scalar_outputs_have_the_variance_of_the_authors_code():
     torch.manual_seed(0)
     mv, s = torch.randn(4000, 16, 16), torch.randn(4000, 32)

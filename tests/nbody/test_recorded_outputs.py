@@ -144,6 +144,14 @@ def test_evaluation_is_on_the_evaluation_sets_and_not_on_those_of_training(folde
     assert found["eval_moved"]["mse"] == pytest.approx(found["eval"]["mse"], rel=1e-3)
 
 
+def test_every_system_has_its_own_error_in_the_order_of_the_file_whatever_the_chunks(folder):
+    val = load(folder, "val")
+    moved = (val["position"] - val["target"]).square().mean((-2, -1))
+    for chunk in (4, 10, 1000):
+        found = _task(folder).errors(_Stays(), val, chunk)
+        torch.testing.assert_close(found, moved, rtol=1e-5, atol=1e-12)
+
+
 @pytest.mark.parametrize(("limit", "samples"), [(0, 12), (5, 5), (12, 12)])
 def test_train_samples_limits_the_training_systems_to_the_first_ones(folder, limit, samples):
     task = _task(folder, f"data.train_samples={limit}")

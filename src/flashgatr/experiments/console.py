@@ -33,15 +33,19 @@ def progress_bar(what: str) -> Callable[[int, int], None]:
 
 
 def show_table(title: str, columns: list[str], lines: list[list[str]]) -> None:
-    """Print a table; the first column is aligned to the left, the others to the right."""
+    """Print a table; the first column is aligned to the left, the others to the right.
+
+    Square brackets are printed: rich's markup would swallow them from names of files and sets.
+    """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=title)
+    table = Table(title=escape(title))
     for number, column in enumerate(columns):
-        table.add_column(column, justify="left" if number == 0 else "right")
+        table.add_column(escape(column), justify="left" if number == 0 else "right")
     for line in lines:
-        table.add_row(*line)
+        table.add_row(*map(escape, line))
     width = None if sys.stdout.isatty() else 110  # a pipe has no width of its own
     Console(width=width).print(table)
 

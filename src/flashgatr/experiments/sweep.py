@@ -70,7 +70,11 @@ def plan(
         if not isinstance(choices, list) or not choices:
             raise ConfigError(f"grid.{key} must list values, got {choices!r}")
     base = _base(recipe, content.get("run", {}), experiment)
-    return list(_runs(base, grid, _cases(cases, grid), folder, changes or []))
+    runs = list(_runs(base, grid, _cases(cases, grid), folder, changes or []))
+    folders = [run.config.folder for run in runs]
+    if twice := [run.name for run in runs if folders.count(run.config.folder) > 1]:
+        raise ConfigError(f"{recipe} has several runs of the name {twice[0]}; list values once")
+    return runs
 
 
 def _base(recipe: Path, values: Any, experiment: str | None) -> RunConfig:

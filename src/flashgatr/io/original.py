@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -92,6 +93,8 @@ def _read(source: Mapping[str, Tensor] | str | os.PathLike[str]) -> Mapping[str,
 
 
 def _load_file(name: str) -> Any:
+    if stat.S_ISFIFO(_mode(name)) or stat.S_ISCHR(_mode(name)):
+        raise LoadError(f"{name} is a pipe or a device; save the weights to a file first")
     try:
         if name.endswith(".safetensors"):
             from safetensors.torch import load_file
@@ -101,19 +104,30 @@ def _load_file(name: str) -> Any:
     except OSError as error:
         raise LoadError(f"cannot read {name}: {error.strerror or error}") from error
     except Exception as error:
-        why = _refused(str(error)) if isinstance(error, pickle.UnpicklingError) else error
+        if name.endswith(".safetensors"):
+            raise LoadError(f"{name} is damaged, or no safetensors file: {error}") from error
         raise LoadError(
-            f"{name} is not a state dict that torch's weights-only loader accepts: {why}"
+            f"{name} is not a state dict that torch's weights-only loader accepts: {_why(error)}"
         ) from error
 
 
-def _refused(told: str) -> str:
-    """Why torch's weights-only loader refused a file, without its advice to run the file's code."""
-    found = re.search(r"GLOBAL (\S+)", told)
-    what = f"it refers to {found[1]}" if found else "it is damaged, or contains more than tensors"
+def _mode(name: str) -> int:
+    return os.stat(name).st_mode if os.path.exists(name) else 0
+
+
+def _why(error: Exception) -> str:
+    """Why a loader refused a file, without torch's advice to run the file's code."""
+    told = str(error)
+    found = re.search(r"GLOBAL (\S+)", told) if isinstance(error, pickle.UnpicklingError) else None
+    if found:
+        what = f"it refers to {found[1]}, and loading that could run code"
+    elif isinstance(error, pickle.UnpicklingError):
+        what = "it is damaged, or contains more than tensors, and loading that could run code"
+    else:
+        what = f"it is damaged, or nothing that torch.save wrote ({type(error).__name__}: {told})"
     return (
-        f"{what}, and loading that could run code. Where the network was made, save its tensors "
-        "alone: torch.save(net.state_dict(), file)"
+        f"{what}. Where the network was made, save its tensors alone: "
+        "torch.save(net.state_dict(), file)"
     )
 
 

@@ -1,11 +1,13 @@
 """Checks of what a task answers: batches, losses and validations.
 
+require_samples                  a TaskError unless it is a number of samples
 checked_loss, checked_metrics    the answer, or a TaskError that says what was expected
 hash_of_batches                  identifies the training data of a task without a `data_hash`
 """
 
 from __future__ import annotations
 
+import operator
 import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,10 +33,23 @@ class TaskError(TrainingError, TypeError):
     """A task's method returned something else than the trainer needs."""
 
 
+def require_samples(samples: Any) -> None:
+    """Raise a TaskError unless a task's `samples` is a number of training samples."""
+    try:
+        is_number = operator.index(samples) >= 1
+    except TypeError:
+        is_number = False
+    if not is_number:
+        raise TaskError(
+            "the task's samples must be the number of its training samples, an integer of at "
+            f"least 1; got {_kind(samples)}"
+        )
+
+
 def checked_loss(answer: Any) -> Tensor:
-    """The loss in what a task's `loss` returned."""
+    """The loss in what a task's `loss` returned, without axes. Nothing else of it is read."""
     wanted = (
-        "the task's loss must return a pair: the loss, and a dictionary of means to log (or {})"
+        "the task's loss must return a pair: the loss, and a dictionary of further numbers (or {})"
     )
     is_pair = isinstance(answer, (tuple, list)) and len(answer) == 2
     if not is_pair or not isinstance(answer[1], Mapping | None):
@@ -48,7 +63,7 @@ def checked_loss(answer: Any) -> Tensor:
             "compute it from the outputs of the model that `loss` receives, without no_grad, "
             "detach or item"
         )
-    return loss
+    return loss if loss.dim() == 0 else loss.reshape(())
 
 
 def checked_metrics(answer: object) -> dict[str, float]:

@@ -57,15 +57,29 @@ def join(device: str = "auto") -> World:
     rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device = cuda, but torch finds no GPU; use device = cpu or auto")
+    _require_gpu(device)
     if device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+        _require_gpu(device)
         torch.cuda.set_device(device)
     place = torch.device(device)
     if size > 1 and not dist.is_initialized():
         dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     return World(rank, size, place)
+
+
+def _require_gpu(device: str) -> None:
+    """Refuse a GPU that is not there."""
+    place = torch.device(device)
+    if place.type == "cpu":
+        return
+    is_cuda = place.type == "cuda"
+    found = torch.cuda.device_count() if is_cuda else int(torch.backends.mps.is_available())
+    if not found:
+        raise ValueError(f"device = {device}, but torch finds no GPU; use device = cpu or auto")
+    if (place.index or 0) >= found:
+        there = f"cuda:0 to cuda:{found - 1}" if found > 1 else "cuda:0"
+        raise ValueError(f"device = {device}, but torch finds {there} only; use one of these")
 
 
 def leave() -> None:

@@ -52,7 +52,7 @@ class Log:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[left]}"),
-                TextColumn("{task.fields[text]}"),
+                TextColumn("{task.fields[text]}", markup=False),
             )
             self._bar = Progress(*columns, console=Console(stderr=True))
             self._bar.start()
@@ -146,7 +146,7 @@ class Log:
             return
         with suppress(OSError):
             if self._bar is not None:
-                self._bar.console.print(text)
+                self._bar.console.print(text, markup=False)
             else:
                 print(text, file=sys.stderr, flush=True)
 

@@ -45,7 +45,11 @@ class Task(Protocol):
         ...
 
     def loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """Mean loss over the batch, and further means to log. `model` may wrap `self.model`."""
+        """Mean loss over the batch, and a dictionary of further numbers, such as its parts.
+
+        The dictionary is for callers of your own: the trainer reads the loss alone. `model` may
+        wrap `self.model`.
+        """
         ...
 
     def validate(self, model: nn.Module) -> dict[str, float]:

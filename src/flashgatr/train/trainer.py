@@ -23,7 +23,14 @@ from torch import Tensor
 
 from . import checkpoint as checkpoints
 from . import distributed, settings
-from .answers import MARK, checked_metrics, hash_of_batches, same_data, undisturbed
+from .answers import (
+    MARK,
+    checked_metrics,
+    hash_of_batches,
+    require_samples,
+    same_data,
+    undisturbed,
+)
 from .answers import TrainingError as TrainingError
 from .checkpoint import Checkpoint
 from .distributed import World
@@ -118,6 +125,7 @@ class Trainer:
             Log(self.folder, self.train.steps, start=self.step, quiet=quiet) as log,
             self._signals(),
         ):
+            require_samples(self.task.samples)
             self.require_same_data()
             self._try_validation()
             if self.step:
@@ -227,11 +235,12 @@ class Trainer:
             metrics = self._metrics()
             log.record(self.step, "validation", metrics)
             score = metrics["score"]
-            if not math.isfinite(score):
+            is_finite = math.isfinite(score)
+            if not is_finite:
                 log.record(self.step, "warning", {"score": score}, show=False)
                 log.say(f"step {self.step}: warning: the validation score is {score}, not a number")
-            is_best = self.world.max(int(score < self.best_score))  # the same in all processes,
-            if is_best:  # because all of them take part in gathering the weights
+            is_best = is_finite and score < self.best_score
+            if self.world.max(int(is_best)):  # in all processes, which gather the weights together
                 self.best_score, self.best_step = score, self.step
                 self.best = self.weights()
 

@@ -1,5 +1,6 @@
 """CQL and BCQ: their losses are those of d3rlpy, and no part's loss reaches another part."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -170,6 +171,26 @@ def test_bcq_takes_the_candidate_that_its_first_critic_likes_best():
     assert (best > values.mean(-1)).all()
     far = learner.suggested(seen, 1e6 * noise)
     torch.testing.assert_close(far, learner.suggested(seen, noise.sign()))
+
+
+@pytest.mark.parametrize(("given", "used"), [(-10.0, -4.0), (-3.5, -3.5), (2.0, 2.0)])
+def test_the_code_of_bcq_has_a_standard_deviation_of_at_least_exp_minus_four(given, used):
+    learner, data = small("bcq", divergence=3.0), batch()
+    zero = torch.zeros(len(data.reward), 2 * ACTION)
+    learner.encoder.forward = lambda pairs: [torch.cat([zero, zero + given], dim=-1)]
+    decoded = learner.decoded(torch.cat([data.observation, zero], dim=-1))
+    expected = (decoded - data.action).square().mean()
+    expected = expected + 3 * (0.5 * (math.exp(2 * used) - 1) - used)
+    torch.testing.assert_close(learner.vae_loss(data, zero), expected)
+
+
+def test_the_weight_of_the_conservative_term_has_a_limit():
+    learner, data = small("cql"), batch()
+    drawn, found = learner.draw(data), []
+    for logarithm in (20.0, 15.0, math.log(1e6), math.log(1e5)):
+        learner.log_alpha.data.fill_(logarithm)
+        found.append(learner.losses(data, drawn)["conservative"].item())
+    assert found[0] == found[1] == pytest.approx(found[2]) == pytest.approx(10 * found[3])
 
 
 def test_bcq_changes_suggestions_by_its_flexibility_at_most():

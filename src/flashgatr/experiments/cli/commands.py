@@ -224,7 +224,7 @@ def sweep(
         ),
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="Only list the runs.")] = False,
-    jobs: Annotated[int, typer.Option(help="Runs at a time, each in its own process.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each in its own process.")] = 1,
     record: Record = False,
     file: ExperimentFile = None,
 ) -> None:
