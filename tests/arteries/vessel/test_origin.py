@@ -1,6 +1,7 @@
 """Predictions say where they come from, and do not replace those of another origin."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from flashgatr import io
 from flashgatr.experiments import cli, runs, table
 from flashgatr.experiments.arteries.vessel import vtkxml
 from flashgatr.experiments.arteries.vessel.formats import read as read_file
+from flashgatr.experiments.arteries.vessel.origin import Origin
 from flashgatr.train.settings import override, save
 from flashgatr.version import __version__
 
@@ -34,8 +36,9 @@ def run(tmp_path_factory):
     return make_run(tmp_path_factory.mktemp("trained") / "run", "model.options.num_blocks=1")
 
 
-def predict(run, mesh, out):
-    arguments = ["predict", "arteries", *map(str, (run, mesh, "--inlet", "0 0 0", "--out", out))]
+def predict(run, mesh, out, *options, inlet="0 0 0"):
+    given = (run, mesh, "--inlet", inlet, "--out", out, *options)
+    arguments = ["predict", "arteries", *map(str, given)]
     done = CliRunner().invoke(cli.application(), arguments)
     assert done.exit_code == 0, done.exception
     return done.output
@@ -65,6 +68,8 @@ def test_the_file_says_where_it_comes_from(run, meshes, tmp_path):
         "network_sha256": hashlib.sha256(weights).hexdigest(),
         "unit": "mm",
         "anchors": "all nodes",
+        "extensions": "auto",
+        "both_signs": "no",
         "flashgatr": __version__,
     }
     position, face, wss = read_file(tmp_path / "vessel.vtp", "wss")
@@ -90,6 +95,41 @@ def test_another_network_does_not_replace_the_first_ones_result(run, meshes, tmp
     predict(run, meshes[0], tmp_path)
     assert "by another network" in " ".join(predict(other, meshes[0], tmp_path).split())
     assert vtkxml.read_about(tmp_path / "vessel-2.vtp")["run"] == str(other.resolve())
+
+
+@pytest.mark.parametrize(
+    ("options", "inlet"),
+    [
+        (["--both-signs"], "0 0 0"),
+        (["--extensions", "keep"], "0 0 0"),
+        (["--scale", "cm"], "0 0 0"),
+        ([], "2"),
+    ],
+    ids=str,
+)
+def test_a_prediction_with_other_options_is_kept_and_one_with_the_same_replaced(
+    run, meshes, tmp_path, options, inlet
+):
+    predict(run, meshes[0], tmp_path)
+    first = (tmp_path / "vessel.vtp").read_bytes()
+    for _ in range(2):
+        told = " ".join(predict(run, meshes[0], tmp_path, *options, inlet=inlet).split())
+        assert "by another network or with other options; this one is vessel-2.vtp" in told
+    assert len(list(tmp_path.iterdir())) == 4
+    assert (tmp_path / "vessel.vtp").read_bytes() == first
+
+
+def test_predictions_of_earlier_versions_had_the_defaults(run, meshes, tmp_path):
+    predict(run, meshes[0], tmp_path)
+    file = tmp_path / "vessel.vtp"
+    about = vtkxml.read_about(file)
+    origin = Origin(**about)
+    for name in ("anchors", "extensions", "both_signs"):
+        del about[name]
+    about["flashgatr"] = "0.0.1"
+    assert origin.is_of_the_same(about)
+    assert not replace(origin, both_signs="yes").is_of_the_same(about)
+    assert not origin.is_of_the_same({})
 
 
 def test_texts_survive_the_file_and_damaged_ones_are_none(tmp_path):

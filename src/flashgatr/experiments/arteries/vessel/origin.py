@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,22 +29,34 @@ class Origin:
     unit: str  # of the mesh
     inlet: str
     anchors: str = ALL  # the nodes that all nodes attend to
+    extensions: str = "auto"  # what was asked for
+    both_signs: str = "no"
     flashgatr: str = __version__
 
     def fields(self) -> dict[str, str]:
         return asdict(self)
 
     def is_of_the_same(self, fields: Mapping[str, str]) -> bool:
-        """Whether a file with these field data has the same mesh, network and anchors."""
-        names = ("sample", "mesh_sha256", "network_sha256")
-        is_equal = all(fields.get(name) == getattr(self, name) for name in names)
-        return is_equal and fields.get("anchors", ALL) == self.anchors  # older files have none
+        """Whether a file with these field data has the same mesh, network and options.
+
+        The name of the mesh, the folder of the run and the version may differ. A file of an earlier
+        version lacks some options, which had their defaults then.
+        """
+        defaults = {x.name: x.default for x in dataclasses.fields(self)}
+        names = defaults.keys() - {"mesh", "run", "flashgatr"}
+        return all(fields.get(name, defaults[name]) == getattr(self, name) for name in names)
 
 
 def find_origin(
-    run: Path, path: Path, vessel: Vessel, anchors: AnchorChoice | None = None
+    run: Path,
+    path: Path,
+    vessel: Vessel,
+    anchors: AnchorChoice | None = None,
+    *,
+    extensions: str = "auto",
+    both_signs: bool = False,
 ) -> Origin:
-    """The origin of the prediction of a run on the vessel read from `path`."""
+    """The origin of the prediction of a run on the vessel read from `path` with these options."""
     name = vessel.mesh.name
     file = raw.sample_file(path, name) if path.is_dir() else path
     return Origin(
@@ -55,6 +68,8 @@ def find_origin(
         unit=vessel.unit,
         inlet=vessel.inlet,
         anchors=ALL if anchors is None else str(anchors),
+        extensions=extensions,
+        both_signs="yes" if both_signs else "no",
     )
 
 

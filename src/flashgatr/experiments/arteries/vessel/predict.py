@@ -239,7 +239,8 @@ def run(
     limit: dict[str, Any] = {"most": MOST} if anchors else {"most": ATTENDED, "way_out": WAY_OUT}
     vessel = read_vessel(file, **limit, **options)
     targets(out, vessel.mesh.name, file)
-    origin = find_origin(folder, file, vessel, anchors)
+    asked = {"extensions": options["extensions"]} if "extensions" in options else {}
+    origin = find_origin(folder, file, vessel, anchors, both_signs=both_signs, **asked)
     notes = list(vessel.notes)
     if not is_equivariant(model):
         notes.append(
@@ -251,6 +252,6 @@ def run(
     if written[0].stem != vessel.mesh.name:
         notes.append(
             f"{out / vessel.mesh.name}.vtp is kept, a prediction for another mesh, by another "
-            f"network or with other anchors; this one is {written[0].name}"
+            f"network or with other options; this one is {written[0].name}"
         )
     return prediction, notes, written
