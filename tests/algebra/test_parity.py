@@ -142,10 +142,16 @@ def test_the_other_type_is_wrong(name):
     assert (right - wrong).abs().amax() > 1
 
 
-def test_a_quaternion_is_turned_by_turning_its_axial_part():
-    """About the origin, g u g⁻¹ has the axial vector part of u turned by g."""
-    g = Motion(versors.sample(64, kind="rotation", generator=torch.Generator().manual_seed(1)))
-    close(versors.apply(g.versor, embed_rotation(QUATERNION)), embed_rotation(turned_quaternion(g)))
+@pytest.mark.parametrize("kind", ["rotation", "reflection", "inversion", "rotoreflection"])
+def test_a_quaternion_is_moved_by_moving_its_axial_part(kind):
+    """About the origin, g u g⁻¹ has the axial vector part of u moved by g, and the same real part.
+
+    The matrix of a motion does not tell u from -u, so only this shows that rotations are even.
+    """
+    generator = torch.Generator().manual_seed(1)
+    g = Motion(versors.sample(64, kind=kind, distance=0.0, generator=generator))
+    mv, expected = (embed_rotation(x)[:, None] for x in (QUATERNION, turned_quaternion(g)))
+    close(versors.apply(g.versor[:, None], mv, PARITY["rotation"]), expected)
 
 
 def test_products_multiply_types_and_joins_also_change_them():

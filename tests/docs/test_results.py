@@ -16,6 +16,7 @@ from flashgatr.experiments.bench.accuracy import (
     charges,
     equivariance,
     kuka,
+    mirrors,
     nbody,
     page,
     rates,
@@ -379,7 +380,8 @@ def test_rewards_of_recorded_runs_have_rows_and_are_no_longer_missing(tmp_path, 
             assert (run.config.model.name, run.config.data.train_samples) == ("gatr", 110)
             assert (run.config.train.steps, run.config.train.lr) == (900, 0.01)
             assert run.config.data.options["engine"] == "mujoco"
-    (gap,) = [gap for gap in table.missing if gap.what.startswith("GATr")]
+    figure = [gap for gap in table.missing if "kuka_figure" in gap.how]
+    (gap,) = [gap for gap in figure if gap.what.startswith("GATr")]
     assert gap.where == "with 1,100 and 11,000 demonstrations"
 
 
@@ -399,6 +401,69 @@ def test_seeds_share_a_row_though_the_recipe_became_what_one_was_changed_to(tmp_
     assert (alone[2], alone[9]) == ("10.0", "1")
     assert "--set train.lr=0.003" in alone[-1]
     assert "--set train" not in both[-1]
+
+
+def test_rewards_with_types_have_rows_beside_those_without(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+    told = {"demonstrations": 11_000, "recipe": "kuka_types", "steps": 27_050, "engine": "bullet"}
+    told |= {"sampler": "ancestral", "sampling_steps": 1000, "scenes": 200, "scene_set": "test"}
+    told |= {"turned": False, "mirrored": True, "reward": "original", "seed": 0}
+    for model, reward in (("gatr", 60.0), ("gatr_e3", 70.0)):
+        results.record("kuka-reward", model, "reward", reward, "%", told, folder=tmp_path)
+    table = kuka.rewards(tmp_path)
+    assert [[row[0], row[2], row[-2]] for row in table.rows] == [
+        ["GATr", "60.0", "1,190,292"],
+        ["GATr with types", "**70.0**", "742,130"],
+    ]
+    assert selected(table.rows[1][-1].strip("`"))
+    (gap,) = [gap for gap in table.missing if "kuka_types" in gap.how]
+    assert gap == Gap("Wider GATr with types", "`recipe:kuka_types`", "in mirrored scenes")
+
+
+def test_networks_with_types_are_compared_as_they_were_trained(tmp_path, monkeypatch):
+    """Each with its own learning rate; errors are compared by geometric means over seeds."""
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+
+    def record(file, model, metric, value, **own):
+        results.record(file, model, metric, value, "", own, folder=tmp_path)
+
+    def bodies(model, value, seed, **own):
+        about = dict(recipe="nbody_types", steps=50_000, train_samples=1000, seed=seed)
+        record(nbody.FILE, model, "median", value, **about, set="eval", **own)
+
+    for seed, value in enumerate((1.0, 4.0)):
+        bodies("gatr", value, seed)
+        bodies("gatr_e3", 2 * value, seed, **{"train.lr": 4e-3})
+        bodies("gatr_e3", 100 * value, seed, **{"train.clip": 1.0})  # another recipe
+    table = mirrors.nbody(tmp_path)
+    assert [[row[0], row[2], row[5], row[6]] for row in table.rows] == [
+        ["`gatr`", "**2.50e+00 ± 1.50e+00**", "0.002", "0 / 2 / 0 / 0"],
+        ["`gatr_e3`", "5.00e+00 ± 3.00e+00", "0.004", "0 / 2 / 0 / 0"],
+    ]
+    assert table.rows[1][-2] == "2,495,705"  # those between unlike types are not trained
+    assert "seeds: 2.00 (`gatr_e3`, 1,000 systems)." in table.shows
+    assert len(selected(table.rows[1][-1].strip("`"))) == 12
+    assert table.missing[0].where == "on 100, 10,000 and 100,000 systems"
+    bodies("gatr_e3", 0.5, 0)  # of two rates, the test data do not choose one
+    assert len(mirrors.nbody(tmp_path).rows) == 3
+    assert mirrors.nbody(tmp_path).shows == ""
+
+    about = dict(recipe="arteries_mirrors", steps=20_000, train_meshes=1600, seed=0)
+    for k, model in enumerate(("gatr", "gatr_e3")):
+        given = (arteries.FILE, model)
+        for split, value in (("test", 6 + k), ("test_mirrored", 7 - k), ("val", 5.0)):
+            where = dict(about, orientation="canonical", split=split)
+            record(*given, "epsilon_mean", value, **where)
+            record(*given, "change_max", value / 100, **where)
+    table = mirrors.arteries(tmp_path)
+    assert [row[:8] for row in table.rows] == [
+        ["`gatr`", "canonical", "1,600", "**6.00**", "7.00", NOTHING, "7.0e-02", "**5.00**"],
+        ["`gatr_e3`", "canonical", "1,600", "7.00", "**6.00**", NOTHING, "6.0e-02", "**5.00**"],
+    ]
+    assert [row[-2] for row in table.rows] == ["191,597", "129,899"]
+    places = {gap.what: gap.where for gap in table.missing}
+    assert places["`gatr`"] == places["`gatr_e3`"] == "on meshes of random orientation"
+    assert places["`gatr_both_signs`"] == places["`gatr_e3_wide`"] == ""
 
 
 def test_the_largest_number_of_items_and_what_does_not_fit_are_shown(tmp_path, monkeypatch):

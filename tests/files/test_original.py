@@ -167,6 +167,8 @@ def test_foreign_or_partial_weights_are_refused(tmp_path):
 
 
 def test_options_that_the_tensors_tell_are_refused():
+    with pytest.raises(TypeError, match=r"'in_mv_parity' is for new networks.* have no types"):
+        GATr.from_original({}, in_mv_parity="o")
     with pytest.raises(TypeError, match=r"num_heads.*inferred from the tensors"):
         GATr.from_original(random_state(), num_heads=3)
     with pytest.raises(TypeError, match="unknown"):

@@ -84,6 +84,9 @@ def test_types_of_a_map_are_checked():
         EquiLinear(1, 1, in_parity="o")
     with pytest.raises(ValueError, match="hidden_mv_channels must be a multiple of 2"):
         GeoMLP(2, 0, hidden_mv_channels=3, parity="oe")
+    for channels in (1, 3):  # one channel would get no gate at all, and vanish
+        with pytest.raises(ValueError, match=f"as many even as odd channels, got {channels}"):
+            ScalarGate(is_typed=True)(random(ITEMS, channels, 16), random(ITEMS, 2))
 
 
 def test_the_variance_of_even_and_odd_outputs_is_that_of_maps_without_types():

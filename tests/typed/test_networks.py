@@ -48,6 +48,37 @@ def test_networks_with_types_are_equivariant_under_all_of_e3(name, group, distan
     assert_equivariant(changed(network(name)), *scene(name), **motions, parity=TYPES)
 
 
+@pytest.mark.parametrize("kind", ["planes", "translations"])
+def test_without_points_odd_outputs_come_from_the_constant(kind, path):
+    """Products of even channels are even, and the joins of these objects (almost) vanish."""
+    types = dict(in_mv_channels=1, out_mv_channels=1, in_mv_parity="e", out_mv_parity="o")
+    net = network(**types, in_s_channels=0)
+    x = scene()[0][..., [1 if kind == "planes" else 2], :]
+    size = net(x)[0].abs().max()
+    assert size > 1e-3
+    with torch.no_grad():
+        net.linear_in.weight[:, -1] = 0
+    assert net(x)[0].abs().max() < 1e-6 * size
+
+
+def test_a_frame_made_without_types_has_no_effect_on_joins():
+    """Its reference, the mean weight of the points, is another number than one."""
+    net, (mv, s) = network(), scene()
+    untyped = GATr(**{**SMALL, "in_mv_parity": None, "out_mv_parity": None}).double()
+    frame = untyped.frame(6 * mv)
+    assert (frame.reference - 1).abs().min() > 1e-3
+    torch.testing.assert_close(net(mv, s, frame=frame), net(mv, s), rtol=1e-12, atol=1e-12)
+
+
+def test_checks_take_the_types_of_the_network():
+    net, (mv, s) = network(), scene()
+    assert_equivariant(net, mv, s)
+    assert equivariance_error(net, mv, s, parity=("eee", "eee")) > 1e-6
+    for wrong in ("oeo", ("oee",), 3):
+        with pytest.raises(ValueError, match=r'must be a pair.*such as \("oe", "o"\)'):
+            assert_equivariant(net, mv, s, parity=wrong)
+
+
 def test_other_types_of_the_input_are_noticed():
     assert equivariance_error(network(), *scene(), group="reflection", parity=("eee", "oeo")) > 1e-6
 

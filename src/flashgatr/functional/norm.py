@@ -69,6 +69,11 @@ def gate(
     """
     chosen = ACTIVATIONS[activation]
     if is_typed:
+        if mv.shape[-2] % 2:
+            raise ValueError(
+                f"a gate with types needs as many even as odd channels, got {mv.shape[-2]} "
+                "channels; give it an even number of them"
+            )
         gates = chosen.gate(mv[..., : mv.shape[-2] // 2, SCALAR, None])
         return torch.cat([gates, gates], dim=-2) * mv, chosen.scalars(s)
     return chosen.gate(mv[..., SCALAR, None]) * mv, chosen.scalars(s)

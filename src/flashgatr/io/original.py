@@ -47,6 +47,7 @@ _FREE = {
     "recenter", "reinsert_mv_channels", "reinsert_s_channels", "rotary_base",
 }  # fmt: skip
 """Options that the tensors do not determine."""
+_TYPES = ("in_mv_parity", "out_mv_parity")
 
 
 def convert(
@@ -60,6 +61,8 @@ def convert(
         if name not in _FREE:
             known = name in {field.name for field in fields(GATrConfig)}
             reason = "is inferred from the tensors" if known else "is unknown"
+            if name in _TYPES:
+                reason = "is for new networks, because the authors' weights have no types"
             raise TypeError(
                 f"option {name!r} {reason}; from_original takes {', '.join(sorted(_FREE))}"
             )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import versors as group_elements
+from ..config import GATrConfig
 from ..versors import Kind, to_matrix
 
 Network = Callable[..., Any]
@@ -41,13 +42,13 @@ def equivariance_error(
 ) -> float:
     """Largest relative violation of f(u x) = u f(x) over random motions of the given kind.
 
-    parity: types of the channels in and out, such as ("oe", "o"); None for even channels.
-
+    parity: types of the channels in and out, such as ("oe", "o"). None: those of the network; even
+        channels if it has none.
     distance: standard deviation of the shifts. Further keyword arguments are passed to `f`; a
     multivector `join_reference` is moved with the input. Motions are applied in float64, and the
     result is rounded to `dtype`.
     """
-    types_in, types_out = (None, None) if parity is None else parity
+    types_in, types_out = _types(f, parity)
     f, (mv, s) = _prepare(f, mv, s, dtype)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -221,6 +222,21 @@ def _prepare(
     if isinstance(f, nn.Module):
         f = copy.deepcopy(f).eval().to(dtype)
     return f, (mv.detach().to(dtype), None if s is None else s.detach().to(dtype))
+
+
+def _types(f: Any, parity: Any) -> tuple[str | None, str | None]:
+    """Types of the channels in and out: the given ones, or those of the network."""
+    if parity is None:
+        config = getattr(f, "config", None)
+        if not isinstance(config, GATrConfig):
+            return None, None
+        return config.in_mv_parity, config.out_mv_parity
+    if not isinstance(parity, (tuple, list)) or len(parity) != 2:
+        raise ValueError(
+            'parity must be a pair, the types of the channels in and out, such as ("oe", "o"), got '
+            f"{parity!r}"
+        )
+    return parity[0], parity[1]
 
 
 def _call(f: Network, mv: Tensor, s: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:

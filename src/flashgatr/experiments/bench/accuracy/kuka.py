@@ -24,6 +24,11 @@ PUBLISHED = {
     "cql": ("CQL", "24.4"),
     "bcq": ("BCQ", "0.0"),
 }
+PLANNERS = {
+    **PUBLISHED,
+    "gatr_e3": ("GATr with types", NOTHING),
+    "gatr_e3_wide": ("Wider GATr with types", NOTHING),
+}
 """Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
 WITHOUT_NETWORK = ("expert", "noise")
 _OF_A_RUN = ("seed", "reward")
@@ -35,7 +40,7 @@ def rewards(folder: Path) -> Table:
     """A row per group of recorded runs; then what the expert and noise earn in such scenes."""
     lines = [line for line in read(folder, FILE) if _is_result(line)]
     rows = []
-    for model, (label, published) in PUBLISHED.items():
+    for model, (label, published) in PLANNERS.items():
         for about, runs in _groups([line for line in lines if line["model"] == model]):
             parameters = number(count(EXPERIMENT, model))
             cells = _cells(about, runs)
@@ -82,6 +87,11 @@ def _missing(lines: list[dict[str, Any]]) -> list[Gap]:
         label, published = PUBLISHED[model]
         if not any(x["model"] == model for x in lines):
             missing.append(Gap(f"{label} (paper: {published})", recipes.named("kuka_offline_rl")))
+    for model in recipes.models("kuka_types"):
+        told = [x["settings"] for x in lines if x["model"] == model]
+        if not any(x.get("recipe") == "kuka_types" and x.get("mirrored") for x in told):
+            where = "in mirrored scenes"
+            missing.append(Gap(PLANNERS[model][0], recipes.named("kuka_types"), where))
     return missing
 
 

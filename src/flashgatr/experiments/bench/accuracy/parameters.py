@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ....nn import EquiLinear
 from ...experiment import Experiment
 from ...table import find
 
@@ -26,5 +27,6 @@ def _count(experiment: str, model: str, options: str) -> int:
 
 
 def trained(net: nn.Module) -> int:
-    """The number of parameters of a network that are trained."""
-    return sum(p.numel() for p in net.parameters() if p.requires_grad)
+    """The number of parameters that are trained; those between unlike types are not."""
+    unused = sum(x.unused_parameters for x in net.modules() if isinstance(x, EquiLinear))
+    return sum(p.numel() for p in net.parameters() if p.requires_grad) - unused
