@@ -4,13 +4,14 @@ import json
 import re
 import shlex
 from dataclasses import asdict
-from functools import reduce
+from functools import partial, reduce
 from operator import getitem
 from pathlib import Path
 
 import pytest
 
-from flashgatr.experiments import results, shipped, sweep
+from flashgatr.experiments import recording, results, shipped, sweep
+from flashgatr.experiments import table as experiments
 from flashgatr.experiments.bench.accuracy import (
     arteries,
     charges,
@@ -587,3 +588,72 @@ def test_sentences_say_less_only_if_it_is_less(tmp_path, monkeypatch):
 def test_all_lines_of_a_file_are_read(name):
     text = (FOLDER / f"{name}.jsonl").read_text()
     assert read(FOLDER, name) == [json.loads(line) for line in text.splitlines()]
+
+
+METRICS = {"nbody": "mse", "charges": "mse", "arteries": "epsilon_mean"}
+SETS = {
+    "nbody": {"eval", "translated", *(f"more_bodies{end}" for end in nbody.NEIGHBOURS.values())},
+    "charges": {"test"},
+    "arteries": {"test", "val"},
+}
+
+
+def record_all(command, folder):
+    """What `sweep COMMAND --record` would append, with an error of 1 for every run of seed 0."""
+    name = shlex.split(command)[0].partition(":")[2]
+    for run in selected(command):
+        config, task = run.config, experiments.find(run.config.experiment).get("task")
+        if config.seed:
+            continue
+        options = task.option_defaults | config.data.options
+        places = set(SETS[config.experiment]) if options["test"] else {"val"}
+        metrics = {METRICS[config.experiment]: 1.0}
+        if config.experiment == "arteries":
+            metrics |= {"train_meshes": config.data.train_samples or arteries.WHOLE}
+            metrics["orientation"] = options["orientation"]
+        found = dict.fromkeys(places | {"val"} if options.get("val") else places, metrics)
+        recording.record_run(config, found, name, run.values | run.changes)
+
+
+def test_every_result_of_a_recipe_on_the_page_has_a_place_there(tmp_path, monkeypatch):
+    """Of systems and vessels: if all recipes are run, nothing is missing but symmetries."""
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+    monkeypatch.setattr(results, "record", partial(results.record, folder=tmp_path))
+    recipes = {x for x in re.findall(r"`(recipe:\w+)", WRITTEN) if ":kuka" not in x}
+    for command in sorted(recipes):
+        record_all(command, tmp_path)
+    tables = [
+        make(tmp_path)
+        for section in page.SECTIONS
+        if section.title not in {"Robotics", "Scaling", "Equivariance of trained models"}
+        for make in section.tables
+    ]
+    assert len(tables) > 10
+    assert all(found.rows for found in tables)
+    assert not [gap for found in tables for gap in found.missing]
+
+
+@pytest.mark.parametrize("row", [arteries.WIDE, arteries.LONG], ids=["wide", "long"])
+def test_a_row_with_changes_shows_what_its_command_records(row, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+    monkeypatch.setattr(results, "record", partial(results.record, folder=tmp_path))
+    record_all(row.group.command.strip("`"), tmp_path)
+    record_all("recipe:arteries_ours", tmp_path)  # without the changes
+    found = rows_of(arteries.errors(tmp_path), row.label)
+    assert [[cells[1], cells[3].strip("*")] for cells in found] == [["1,600", "1.00"]]
+    assert row.runs(FOLDER, 800, "random").lines  # recorded before
+
+
+def test_a_run_that_diverged_is_the_last_of_its_table(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLASHGATR_COMMIT", "none")
+    about = dict(recipe="charges_standard", horizon=1000, seed=0, **charges.DATA["charges"])
+    for model, error in (("gatr", float("nan")), ("mlp", 0.05)):
+        told = about | {charges.REVERSE: False, "steps": 10_000, "set": "test"}
+        results.record(charges.FILE, model, "mse", error, "length²", told, folder=tmp_path)
+        told = dict(train_samples=1000, recipe="nbody_readme", seed=0, set="eval")
+        results.record(nbody.FILE, model, "mse", error, "length²", told, folder=tmp_path)
+    table = charges.standard(tmp_path)
+    assert table.rows[-1][0] == "GATr"
+    assert "Our least error is 0.0500 (MLP;" in table.shows
+    assert [row[0] for row in nbody.readme(tmp_path).rows] == ["MLP", "GATr"]
+    assert "in another order" in nbody.readme(tmp_path).shows

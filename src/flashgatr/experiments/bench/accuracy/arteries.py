@@ -8,10 +8,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from ... import recording
 from ...arteries.report.titles import REFERENCE
 from .recipes import Group
-from .recorded import Runs, Which, number, read, runs_of
-from .tables import NOTHING, Gap, Table, emphasise, leading, listed
+from .recorded import HARMLESS, Runs, Which, number, read, runs_of
+from .tables import NOTHING, Gap, Table, emphasise, leading, listed, rank
 
 FILE = "arteries-accuracy"
 WHOLE = 1600
@@ -37,7 +38,7 @@ class Row:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Of the recipe, by dotted key."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
-    """How these changes are recorded."""
+    """How runs were recorded before changed options had lines of their own."""
 
     @property
     def label(self) -> str:
@@ -49,9 +50,17 @@ class Row:
         return Group(self.recipe, self.model, some, self.changes)
 
     def runs(self, folder: Path, meshes: int, orientation: str) -> Runs:
-        own = dict(recipe=self.recipe, orientation=orientation, steps=self.group.steps)
-        own["train_meshes"] = meshes
-        return runs_of(folder, Which(FILE, self.model, own | dict(self.recorded)))
+        first = self.group.configs[0]
+        own = recording.facts(first, {}, self.recipe, dict(self.changes))
+        own |= dict(orientation=orientation, train_meshes=meshes)
+        del own["seed"]
+        before = {key: x for key, x in own.items() if key not in self.changes} | dict(self.recorded)
+        forms = (before, own) if self.recorded else (own,)  # the latest of a seed counts
+        return Runs([x for form in forms for x in runs_of(folder, self._which(form)).lines])
+
+    def _which(self, settings: Mapping[str, Any]) -> Which:
+        known = {key: x for key, x in settings.items() if key not in HARMLESS}
+        return Which(FILE, self.model, known)
 
 
 WIDE = Row(
@@ -143,7 +152,7 @@ def _least(rows: list[list[str]]) -> str:
         for name in ("GATr", "Transformer"):
             own = [x[column] for x in rows if x[0].startswith(name) and x[1] == rows[0][1]]
             known = [cell for cell in own if cell != NOTHING]
-            least[name] = min(known, key=lambda cell: leading(cell) or 0.0, default=NOTHING)
+            least[name] = min(known, key=rank, default=NOTHING)
         if NOTHING not in least.values():
             told = " and ".join(f"the best {name} has {x} %" for name, x in least.items())
             parts.append(f"on meshes of {orientation} orientation {told}")
@@ -188,7 +197,7 @@ def _few_and_many(both: list[tuple[list[str], int, int]]) -> str:
         return ""
     (ours, few, _), (theirs, _, many) = both
     one, other = ours[SIZES.index(few)], theirs[SIZES.index(many)]
-    order = "less" if (leading(one) or 0.0) < (leading(other) or 0.0) else "not less"
+    order = "less" if rank(one) < rank(other) else "not less"
     return (
         f"Trained on {few} randomly oriented meshes, GATr has an error of {one} %, {order} than "
         f"the {other} % of the Transformer trained on {number(many)}."
@@ -229,6 +238,6 @@ def _worst(rows: list[list[str]]) -> str:
     ours = [row for row in rows if row[0].startswith("`gatr")]
     if column is None or len(ours) < 2 or ours[0][0] != "`gatr`":
         return ""
-    worst = max(ours[1:], key=lambda row: leading(row[column]) or 0.0)
+    worst = max(ours[1:], key=lambda row: rank(row[column]))
     before, after = ours[0][column], worst[column]
     return f"GATr loses most as {worst[0]}, whose error is {after} % instead of {before} %."

@@ -10,7 +10,7 @@ from ...charges.report import PUBLISHED
 from ...nbody.report.titles import MODELS
 from .recipes import Group, models
 from .recorded import Runs, Which, number, runs_of
-from .tables import NOTHING, Gap, Table, emphasise, leading, listed
+from .tables import NOTHING, Gap, Table, emphasise, listed, rank
 
 FILE = "charges-accuracy"
 SYSTEMS = "3,000"
@@ -49,7 +49,7 @@ def standard(folder: Path) -> Table:
     theirs = [[f"{x.method}, published", x.mse, NOTHING, SYSTEMS] for x in PUBLISHED]
     sources = [x.source for x in PUBLISHED]
     rows += [[*x, *[NOTHING] * 5, source] for x, source in zip(theirs, sources, strict=True)]
-    rows.sort(key=lambda row: leading(row[1]) or 0.0)
+    rows.sort(key=lambda row: rank(row[1]))
     shown = emphasise(rows, (1, 2), lambda row: row[3])
     shown += _linear(folder, "charges", (1000,), "mse", "median")
     return Table(head, shown, missing, _beside(rows))

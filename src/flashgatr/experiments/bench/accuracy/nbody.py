@@ -13,7 +13,7 @@ from ...nbody.report.titles import MODELS, REFERENCE
 from .gpu_time import gpu_time
 from .recipes import Group, models
 from .recorded import Runs, Which, least, number, runs_of
-from .tables import NOTHING, Gap, Table, emphasise, leading, listed
+from .tables import NOTHING, Gap, Table, emphasise, listed, rank
 
 FILE = "nbody-accuracy"
 SAMPLES = (100, 1000, 10_000, 100_000)
@@ -108,19 +108,19 @@ def readme(folder: Path) -> Table:
             continue
         mse = runs.mean("mse", ".5f", set="eval")
         if published:
-            both[row.label] = published, leading(mse)
+            both[row.label] = published, rank(mse)
         cells = [mse, *(runs.mean(metric, set="eval") for metric in ("median", "trimmed"))]
         about = [row.groups[0].rate, str(len(runs.seeds)), runs.cost, row.gpu_time(folder)]
         rows.append([row.label, theirs, *cells, *about, row.groups[0].parameters, row.command])
-    rows.sort(key=lambda row: (_authors(row) is None, leading(row[2])))
+    rows.sort(key=lambda row: (_authors(row) is None, rank(row[2])))
     head = ["model", "authors' README, mse", "mse", "median", "trimmed", "lr", "seeds", "training"]
     head += ["GPU time", "parameters", "recipe"]
     return Table(head, emphasise(rows, (2, 3, 4), _authors), missing, _ranks(both))
 
 
-def _ranks(both: Mapping[str, tuple[float, float | None]]) -> str:
+def _ranks(both: Mapping[str, tuple[float, float]]) -> str:
     """both: the published error and ours, by model."""
-    published, ours = (sorted(both, key=lambda label: both[label][k] or 0.0) for k in (0, 1))
+    published, ours = (sorted(both, key=lambda label: both[label][k]) for k in (0, 1))
     order = "the same order" if published == ours else "another order"
     return f"Ranked by their mean errors, the models of the README come in {order} here."
 

@@ -7,6 +7,7 @@ not_measured(table.missing)   "Not measured yet: MLP, by `recipe:nbody_readme`."
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -72,6 +73,16 @@ def leading(cell: str) -> float | None:
     """
     found = re.match(r"\d[\d,]*(\.\d+)?(e[+-]\d+)?", cell)
     return float(found[0].replace(",", "")) if found else None
+
+
+def rank(cell: str) -> float:
+    """What to sort by: the number with which a cell begins, or infinity, as for a diverged run.
+
+    >>> rank("0.5 ± 0.1"), rank("nan")
+    (0.5, inf)
+    """
+    number = leading(cell)
+    return math.inf if number is None else number
 
 
 def emphasise(
