@@ -39,6 +39,10 @@ from .processes import Gathering, Processes
 
 TILE = 65536
 """Queries that `decode` computes at a time."""
+_ROWS = 64
+"""Tiles are padded to a multiple of this. PyTorch's CPU loops compute the last rows of another
+number by other instructions, which round differently: a query's bits would depend on its place.
+"""
 
 Outputs = tuple[Tensor, Tensor]
 Progress = Callable[[int, int], object]
@@ -66,7 +70,9 @@ class AnchoredGATr(GATr):
             raise TypeError(
                 f"expected a GATr, got {type(net).__name__}; anchors are for GATr alone"
             )
-        found = cls(net.config)
+        with torch.device("meta"):  # start values would be drawn, and thrown away
+            found = cls(net.config)
+        found.check_finite = net.check_finite
         found.linear_in, found.blocks, found.linear_out = net.linear_in, net.blocks, net.linear_out
         found._fast = FastPath(net.config, found.blocks)
         return found.train(net.training)
@@ -208,19 +214,21 @@ class AnchoredGATr(GATr):
         *,
         mask: Tensor | None = None,
         offsets: Tensor | None = None,
+        max_items: int | None = None,
         tile: int | None = TILE,
     ) -> Outputs:
         """Outputs of queries, which read the encoded anchors: as `GATr.forward`.
 
         state: what `encode` returned, with the same samples. Packed anchors need packed queries.
+        max_items: as in `GATr.forward`, of the queries.
         tile: queries that are computed at a time. Every tile is padded to this number of queries,
             so that the output of a query does not depend on the other ones, not even in its last
-            bit. None computes all queries at once, without padding.
+            bit. None computes all queries at once, without padding, and so does a compiled call.
         """
         self._refuse_dropout("decode")
         check_tile(tile)
         check_network(state, self.config)
-        mv, s, sets = self._checked(mv, s, mask, offsets, None)
+        mv, s, sets = self._checked(mv, s, mask, offsets, max_items)
         check_samples(state, sets)
         check_answered(state.sets, sets)
         if tile is None or torch.compiler.is_compiling():
@@ -230,12 +238,12 @@ class AnchoredGATr(GATr):
             if sets.offsets is None:
                 mv, s = self._read_tiles(state, mv, s, tile)
                 return sets.keep(mv), sets.keep(s)
-            samples = zip(mv.split(sets.lengths), s.split(sets.lengths), strict=True)
-            found = [
-                self._read_tiles(state.sample(i), *sample, tile) for i, sample in enumerate(samples)
-            ]
-            found.append(self._nothing(mv[:0], s[:0]))
-            mv, s = (torch.cat(x) for x in zip(*found, strict=True))
+            found = _Tiles(mv.shape[0], 0)
+            found.add(self._nothing(mv[:0], s[:0]), 0)  # there may be no sample
+            parts = zip(mv.split(sets.lengths), s.split(sets.lengths), strict=True)
+            for i, (part, part_s) in enumerate(parts):
+                found.add(self._read_tiles(state.sample(i), part, part_s, tile), len(part))
+            mv, s = found.joined()
             return mv, s
 
     def field(
@@ -330,10 +338,12 @@ class AnchoredGATr(GATr):
 
     def _read_tiles(self, state: Anchors, mv: Tensor, s: Tensor, tile: int) -> Outputs:
         """The outputs of the queries of padded or plain sets, tile by tile."""
+        if not mv.shape[-3]:
+            return self._nothing(mv, s)
         found = _Tiles(mv.shape[-3], mv.dim() - 3)
         for part_mv, part_s in zip(mv.split(tile, dim=-3), s.split(tile, dim=-2), strict=True):
             size = part_mv.shape[-3]
-            rest = tile - size
+            rest = tile + -tile % _ROWS - size
             if rest:
                 part_mv = F.pad(part_mv, (0, 0, 0, 0, 0, rest))
                 part_s = F.pad(part_s, (0, 0, 0, rest))

@@ -75,9 +75,7 @@ def choose_anchors(
     elif method == "medoids":
         index = _medoids(position, sets, count, seed)
     else:
-        begins_far = isinstance(seed, int) and seed == 0
-        first = None if begins_far else _random(sets, 1, seed, position.device)
-        index = _farthest(position, sets, count, first)
+        index = _farthest(position, sets, count, seed)
     return index if begins is None else (index + begins).flatten()
 
 
@@ -131,7 +129,10 @@ def anchor_sets(index: Tensor, sets: Sets) -> Sets:
     if sets.sample is None or sets.offsets is None:
         return Sets(index.shape)
     ends = torch.arange(sets.offsets.shape[0], device=index.device)
-    return Sets(index.shape, offsets=torch.searchsorted(sets.sample[index], ends))
+    offsets = torch.searchsorted(sets.sample[index], ends)
+    # a graph cannot read how many the largest sample has
+    most = index.shape[0] if torch.compiler.is_compiling() else None
+    return Sets(index.shape, offsets=offsets, max_items=most)
 
 
 def rows_of(index: Tensor, sets: Sets) -> Tensor:
@@ -149,8 +150,8 @@ def select(x: Tensor, rows: Tensor, sets: Sets, index: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = None) -> Tensor:
-    """Farthest points of padded sets, (..., count), sorted. first: (..., 1), where to begin.
+def _farthest(position: Tensor, sets: Sets, count: int, seed: int | Tensor) -> Tensor:
+    """Farthest points of padded sets, (..., count), sorted.
 
     The loop only launches kernels on tensors of fixed shape and reads nothing from the device, so
     that a CUDA graph can capture it.
@@ -166,8 +167,11 @@ def _farthest(position: Tensor, sets: Sets, count: int, first: Tensor | None = N
     for i in range(count):
         least = nearest_BN.amax(-1, keepdim=True).sub_(tolerance)
         chosen_B1 = (nearest_BN >= least).byte().argmax(-1, keepdim=True)  # the first of these
-        if i == 0 and first is not None:
-            chosen_B1 = first.reshape(-1, 1)
+        if i == 0 and isinstance(seed, Tensor):
+            random_B1 = _random(sets, 1, seed, x.device).reshape(-1, 1)
+            chosen_B1 = torch.where(seed.reshape(()) == 0, chosen_B1, random_B1)
+        elif i == 0 and seed != 0:
+            chosen_B1 = _random(sets, 1, seed, x.device).reshape(-1, 1)
         index_BM[:, i : i + 1].copy_(chosen_B1)
         at = chosen_B1[..., None]
         point_B31 = x_BN3.gather(1, at.expand(-1, -1, 3)).mT

@@ -45,6 +45,11 @@ class Anchors(NamedTuple):
         """The anchors of one sample of packed sets."""
         if self.sets.offsets is None:
             raise ValueError("these anchors are not packed; `sample` is for packed sets")
+        (samples,) = self.sets.samples
+        if not 0 <= number < samples:
+            raise ValueError(
+                f"there are {samples} samples, numbered from 0; got the number {number}"
+            )
         begin, end = self.sets.offsets[number : number + 2].tolist()
         center = self.frame.center
         return self._replace(

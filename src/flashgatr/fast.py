@@ -49,6 +49,7 @@ class FastBlock:
     def __init__(self, block: GATrBlock) -> None:
         self.block, self.kind = block, type(block)
         self.plan = plan_of(block)
+        self.query_plan = self.plan.of_queries  # not in a call: a compiler warns of its cache
         self.modules = inside(block)
         self.weights, self.query_weights = Weights(), Weights()
 
@@ -79,7 +80,7 @@ class FastBlock:
         """Run the block on rows; `prepared` are its weights if they are prepared already."""
         plan, parameters, weights = self.plan, self.parameters, self.weights
         if context.memory is not None and context.memory.keys is not None:
-            plan, parameters = plan.of_queries, self._query_parameters
+            plan, parameters = self.query_plan, self._query_parameters
             weights, prepared = self.query_weights, None
         if prepared is None:
             flat = [p for group in parameters.every for p in group]

@@ -201,6 +201,8 @@ def test_a_seed_may_be_a_tensor(method):
     points = torch.randn(2, 40, 3)
     found = choose_anchors(points, 6, method=method, seed=torch.tensor([5]))
     assert torch.equal(found, choose_anchors(points, 6, method=method, seed=5))
+    zero = choose_anchors(points, 6, method=method, seed=torch.tensor([0]))
+    assert torch.equal(zero, choose_anchors(points, 6, method=method))
     with pytest.raises(ValueError, match="must be one 64-bit integer, got 2 of"):
         choose_anchors(points, 6, method=method, seed=torch.tensor([5, 6]))
 

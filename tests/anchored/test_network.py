@@ -121,6 +121,21 @@ def test_queries_in_any_order_and_number_have_the_same_bits(name, layout, dtype)
             assert torch.equal(outputs(part), expected[:, part])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_tiles_of_odd_size_have_the_same_bits(dtype):
+    """PyTorch's CPU loops round the last rows of an odd number of rows differently."""
+    stream = torch.promote_types(dtype, torch.float32)
+    net = make_net(hidden_mv_channels=8, hidden_s_channels=16).to(stream)
+    (mv, s), (query, query_s) = ([x.to(stream) for x in make_data(n)] for n in (9, 39))
+    with torch.no_grad(), torch.autocast("cpu", enabled=dtype == torch.bfloat16):
+        state = net.encode(mv, s)
+        for tile in (7, 13):
+            expected = net.decode(state, query, query_s, tile=tile)
+            for part in (torch.arange(39).flip(0), torch.randperm(39)[:8], torch.tensor([6])):
+                found = net.decode(state, query[part], query_s[part], tile=tile)
+                assert all(torch.equal(x, y[part]) for x, y in zip(found, expected, strict=True))
+
+
 def test_many_queries_in_wide_networks_have_the_same_bits():
     for dtype in (torch.float32, torch.float64):
         net = make_net(hidden_mv_channels=8, hidden_s_channels=16, num_heads=4).to(dtype)
@@ -221,6 +236,21 @@ def test_one_anchor_equal_points_and_no_queries():
     assert largest_gap(equal, [x[:1].expand_as(x) for x in equal]) < 1e-13
 
 
+def test_samples_without_queries_are_not_computed(monkeypatch):
+    net, (mv, s), offsets = make_net(), make_data(3), torch.tensor([0, 1, 2, 3])
+    state, sizes = net.encode(mv, s, offsets=offsets), []
+    read = AnchoredGATr._read
+    monkeypatch.setattr(
+        AnchoredGATr, "_read", lambda *x: (sizes.append(x[2].shape[0]), read(*x))[1]
+    )
+    (query, query_s), begins = make_data(2), torch.tensor([0, 0, 2, 2])
+    found = net.decode(state, query, query_s, offsets=begins, tile=64)
+    assert sizes == [64]
+    assert largest_gap(found, net.decode(state.sample(1), query, query_s, tile=64)) == 0
+    net.decode(state.sample(1), query[:0], query_s[:0], tile=64)
+    assert sizes == [64, 64]
+
+
 def test_a_field_embeds_tile_by_tile():
     net, seen, done = make_net(), [], []
     points, (mv, s) = torch.randn(20, 3).double(), make_data(6)
@@ -266,6 +296,9 @@ def test_a_network_in_memory_becomes_an_anchored_one_with_the_same_parameters():
         plain.linear_out.weight.mul_(2.0)
     assert largest_gap(net(mv, s), plain(mv, s)) == 0
     assert not net.training
+    before, plain.check_finite = torch.get_rng_state(), True
+    assert AnchoredGATr.from_gatr(plain).check_finite
+    assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(TypeError, match="expected a GATr, got AxialGATr"):
         AnchoredGATr.from_gatr(AxialGATr(**SMALL))
 

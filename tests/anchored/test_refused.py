@@ -70,6 +70,8 @@ def test_bad_arguments_are_refused():
         (lambda: net(mv, s, anchors=empty), "sample 0 has items, but no anchors to attend to"),
         (lambda: net(mv, s, anchors=index, **packed), "sample 1 has items, but no anchors"),
         (lambda: net.decode(one, mv, s, **packed), "sample 0 has items, but no anchors"),
+        (lambda: one.sample(2), "there are 2 samples, numbered from 0; got the number 2"),
+        (lambda: one.sample(-1), "numbered from 0; got the number -1"),
         (lambda: make_net(rotary=True), "queries have no place among the anchors"),
     ):
         with pytest.raises((TypeError, ValueError), match=error):

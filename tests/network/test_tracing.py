@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from flashgatr import AxialGATr, GATr, constants, embed_point, extract_point
+from flashgatr import AnchoredGATr, AxialGATr, GATr, constants, embed_point, extract_point
 
 from ..typed import networks as typed
 
@@ -81,6 +81,23 @@ def test_packed_and_autocast_networks_are_one_graph_too():
     _assert_same(compiled_axial(mv, s, **packed), axial(mv, s, **packed))
     with torch.autocast("cpu", torch.bfloat16):
         _assert_same(compiled(mv, s), net(mv, s))
+
+
+def test_packed_sets_with_anchors_are_one_graph_too():
+    net, (mv, s) = AnchoredGATr(**OPTIONS), _data(9)
+    given = dict(anchors=torch.tensor([1, 5, 6, 8]), offsets=torch.tensor([0, 4, 9]))
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    _assert_same(compiled(mv, s, **given, max_items=5), net(mv, s, **given))
+
+
+def test_packed_queries_are_one_graph_too():
+    net, (mv, s), (query, query_s) = AnchoredGATr(**OPTIONS), _data(9), _data(7)
+    offsets, begins = torch.tensor([0, 4, 9]), torch.tensor([0, 1, 7])
+    with torch.no_grad():  # dynamo warns of inputs that are no leaves
+        state = net.encode(mv, s, offsets=offsets, max_items=5)
+    decode = torch.compile(net.decode, fullgraph=True, backend="aot_eager")
+    found = decode(state, query, query_s, offsets=begins, max_items=6)
+    _assert_same(found, net.decode(state, query, query_s, offsets=begins, tile=7))
 
 
 @pytest.mark.parametrize("multi_query", [True, False])
