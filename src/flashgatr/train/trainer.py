@@ -23,7 +23,7 @@ from torch import Tensor
 
 from . import checkpoint as checkpoints
 from . import distributed, settings
-from .answers import MARK, checked_metrics, hash_of_batches, same_data, undisturbed
+from .answers import MARK, checked_metrics, hash_of_batches, require_task, same_data, undisturbed
 from .answers import TrainingError as TrainingError
 from .checkpoint import Checkpoint
 from .distributed import World
@@ -62,6 +62,12 @@ class Trainer:
     """
 
     def __init__(self, task: Task, config: RunConfig, world: World) -> None:
+        require_task(task)
+        if not isinstance(config, RunConfig):
+            raise TypeError(
+                f"config must be a RunConfig, got {type(config).__name__}; make one with "
+                "flashgatr.train.settings.from_dict"
+            )
         self.task, self.config, self.world = task, config, world
         self.folder = Path(config.folder)
         self.train = config.train
