@@ -51,6 +51,7 @@ def embed_scalar(value: Tensor) -> Tensor:
 
 
 def extract_scalar(mv: Tensor) -> Tensor:
+    """The number (..., 1) in the scalar component."""
     return _multivector(mv)[..., SCALAR, None]
 
 
@@ -60,6 +61,7 @@ def embed_pseudoscalar(value: Tensor) -> Tensor:
 
 
 def extract_pseudoscalar(mv: Tensor) -> Tensor:
+    """The number (..., 1) in the e0123 component."""
     return _multivector(mv)[..., PSEUDOSCALAR, None]
 
 
@@ -83,6 +85,11 @@ def embed_direction(direction: Tensor) -> Tensor:
 
 
 def extract_direction(mv: Tensor) -> Tensor:
+    """The free vector (..., 3) of a multivector without a point (e123 = 0).
+
+    If e123 is not zero, as in most outputs of a network, the result changes with shifts: read a
+    free vector as the normal of a plane or as a difference of points.
+    """
     return _take(mv, POINT, POINT_SIGN)
 
 
@@ -174,6 +181,7 @@ def embed_point_reflection(position: Tensor) -> Tensor:
 
 
 def extract_point_reflection(mv: Tensor, *, epsilon: float = EPSILON) -> Tensor:
+    """The centre (..., 3) of a point reflection, as `extract_point`."""
     return extract_point(mv, epsilon=epsilon)
 
 

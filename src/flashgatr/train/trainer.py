@@ -58,6 +58,9 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 class Trainer:
     """Trains one task in one folder, starting from the folder's newest checkpoint.
 
+    config: the settings, such as `flashgatr.train.settings.from_dict` makes. world: the processes,
+    `flashgatr.train.distributed.join(config.device)`.
+
     It locks the folder: while it exists and its run has not ended, other processes are refused.
     """
 
