@@ -35,6 +35,7 @@ from .kernels.block import RowMemory
 from .model import GATr
 from .nn.attention import Memory
 from .nn.block import GATrBlock, Surroundings
+from .precision import check_tensor
 from .processes import Gathering, Processes
 
 TILE = 65536
@@ -270,8 +271,7 @@ class AnchoredGATr(GATr):
             raise ValueError("a field has one set of anchors; take one with state.sample(number)")
 
         def at(position: Tensor) -> Any:
-            if not isinstance(position, Tensor):
-                raise TypeError(f"position must be a tensor, got {type(position).__name__}")
+            check_tensor("position", position)
             if position.dim() < 2:
                 raise ValueError(f"expected positions (..., N, 3), got {tuple(position.shape)}")
             total = position.shape[-2]

@@ -23,8 +23,9 @@ from torch import Tensor
 from . import arguments
 from .batch import Sets, packed_to_padded
 from .cells import TOLERANCES, centred, counts, medoids, nearest
+from .precision import check_tensor
 
-METHODS = ("farthest", "random", "medoids")
+METHODS = ("medoids", "farthest", "random")
 _SEEN = 64
 """Medoids are computed among so many random items per anchor, of a sample that has more."""
 _FARTHEST = 1e150
@@ -239,8 +240,7 @@ def _cells(position: Tensor, sets: Sets, index: Tensor) -> Tensor:
 
 
 def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None) -> Sets:
-    if not isinstance(position, Tensor):
-        raise TypeError(f"position must be a tensor, got {type(position).__name__}")
+    check_tensor("position", position)
     if position.dim() < 2 or position.shape[-1] != 3:
         raise ValueError(f"expected positions (..., N, 3), got {tuple(position.shape)}")
     if position.dtype not in TOLERANCES:
@@ -259,7 +259,7 @@ def _checked_sets(position: Tensor, mask: Tensor | None, offsets: Tensor | None)
 
 def _check_choice(count: int, method: str, seed: int | Tensor, sets: Sets) -> None:
     if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; expected {' or '.join(map(repr, METHODS))}")
+        raise ValueError(f"unknown method {method!r}; expected one of {', '.join(METHODS)}")
     if isinstance(seed, Tensor):
         if seed.dtype != torch.int64 or seed.numel() != 1:
             raise ValueError(

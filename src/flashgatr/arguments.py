@@ -18,7 +18,7 @@ from torch import Tensor
 from .algebra import BLADES, E123
 from .batch import Sets
 from .constants import is_wrapped
-from .precision import check_dtype, stream_dtype
+from .precision import check_dtype, check_tensor, stream_dtype
 
 
 def checked(
@@ -29,20 +29,26 @@ def checked(
     `weight` is a parameter of the network; it gives the dtype and device that are expected.
     """
     for name, x in (("mv", mv), ("s", mv if s is None else s)):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+        check_tensor(name, x)
     mv_channels, s_channels = channels
-    axes = "N" if item_axes == 1 else "N1, N2"
     if mv.dim() < 2 + item_axes or mv.shape[-2:] != (mv_channels, BLADES):
+        axes = "N" if item_axes == 1 else "N1, N2"
         raise ValueError(
-            f"expected multivectors (..., {axes}, {mv_channels}, {BLADES}), got {tuple(mv.shape)}"
+            f"expected multivectors (..., {axes}, {mv_channels}, {BLADES}), got "
+            f"{tuple(mv.shape)}{_hint(mv)}"
+        )
+    wanted = (*mv.shape[:-2], s_channels)
+    if s is None and s_channels:
+        raise ValueError(
+            f"the network has in_s_channels={s_channels} but the call has no scalars; pass s of "
+            f"shape {wanted}"
         )
     if s is None:
-        s = mv.new_zeros(*mv.shape[:-2], 0)
-    if s.shape != (*mv.shape[:-2], s_channels):
+        s = mv.new_zeros(wanted)
+    if s.shape != wanted:
         raise ValueError(
-            f"expected scalars {(*mv.shape[:-2], s_channels)} (items as in mv, {s_channels} "
-            f"channels), got {tuple(s.shape)}"
+            f"expected scalars {wanted} (items as in mv, in_s_channels={s_channels}), got "
+            f"{tuple(s.shape)}"
         )
     for name, x in (("mv", mv), ("s", s)):
         check_dtype(name, x, weight.dtype, "network")
@@ -54,6 +60,18 @@ def checked(
     return mv.to(dtype), s.to(dtype)
 
 
+def _hint(mv: Tensor) -> str:
+    """What to do about multivectors of this shape, if it can be told."""
+    if mv.shape[-1:] == (3,):
+        return "; embed coordinates with the embed_ functions first"
+    if mv.shape[-1:] == (BLADES,):
+        return (
+            "; channels are the axis before the last: mv.unsqueeze(-2) makes one, "
+            "torch.stack([...], dim=-2) joins several"
+        )
+    return ""
+
+
 def require_finite(mv: Tensor, s: Tensor) -> None:
     """Raise an error if there are NaN or infinite values; this waits for the device."""
     for name, x in (("mv", mv), ("s", s)):
@@ -63,8 +81,7 @@ def require_finite(mv: Tensor, s: Tensor) -> None:
 
 def per_sample(x: Tensor, size: int, samples: tuple[int, ...], name: str, what: str) -> Tensor:
     """x (..., size) expanded to (samples, size); the error message says that x must be `what`."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    check_tensor(name, x)
     leading = x.shape[:-1]
     fits = x.shape[-1:] == (size,) and len(leading) <= len(samples)
     if not fits or any(n not in (1, samples[i - len(leading)]) for i, n in enumerate(leading)):

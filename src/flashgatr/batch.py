@@ -319,8 +319,14 @@ def readout(
 
 
 def _check_list(sets: Sequence[Tensor]) -> None:
-    if isinstance(sets, Tensor) or not sets or not all(isinstance(x, Tensor) for x in sets):
-        raise ValueError("expected a non-empty list of tensors, one per sample")
+    if isinstance(sets, Tensor):
+        raise ValueError(
+            "expected a list of tensors, one per sample, got one tensor; if its first axis counts "
+            "samples, list(x) splits it"
+        )
+    if not sets or not all(isinstance(x, Tensor) for x in sets):
+        kinds = ", ".join(sorted({type(x).__name__ for x in sets})) or "no samples"
+        raise ValueError(f"expected a non-empty list of tensors, one per sample, got {kinds}")
     if len({(x.shape[1:], x.dtype, x.device) for x in sets}) != 1:
         shapes = ", ".join(str(tuple(x.shape)) for x in sets[:4])
         raise ValueError(

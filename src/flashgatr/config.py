@@ -30,6 +30,7 @@ class GATrConfig:
     """Everything that determines a GATr's parameters and its function.
 
     in/out/hidden_mv_channels, in/out/hidden_s_channels: widths (zero scalar channels: no scalars).
+    num_blocks: pairs of attention and MLP. num_heads: heads of every attention layer.
     multi_query: all heads share their keys and values.
     attention_width: factor by which queries, keys and values are wider than the hidden state.
     distance_aware: attention logits contain the distances between points.
@@ -37,14 +38,18 @@ class GATrConfig:
         as in the released code) or "all" (also α and γ per head, as in the paper); True means
         "distance", False "none".
     rotary: rotary encoding of the items' positions; AxialGATr takes a pair, one per axis.
+    rotary_base: the wavelengths grow geometrically from 2π to about 2π times this number.
     reinsert_mv_channels, reinsert_s_channels: input channels that the queries and keys of every
         block also receive.
-    dropout: probability of dropping a grade.
+    activation: of the gates and scalars, "gelu", "relu" or "sigmoid".
+    dropout: probability of dropping a grade of a multivector channel, or a scalar.
     checkpoint: what the backward pass computes again, to save memory: True or "block" (each block),
         "attention" or "mlp" (that half of each block), False (nothing).
     recenter: use coordinates relative to each sample's centre (exact; preserves precision far from
         the origin).
     length_scale: lengths are divided by it on entry and multiplied by it on exit.
+    norm_epsilon: the least mean squared norm that the layer norm divides by.
+    distance_epsilon: added to the squared weight by which attention's distances divide a point.
     initialization: "default", or "geometric": start values with which scalar outputs depend on the
         geometry from the first step, for energies whose gradient is trained.
     in_mv_parity, out_mv_parity: types of the multivector channels, one letter each, "e" (even) or

@@ -11,6 +11,7 @@ from . import arguments
 from .batch import Sets
 from .config import GATrConfig
 from .frame import Frame
+from .precision import check_tensor
 from .processes import Processes
 
 _WITHOUT_EFFECT = ("checkpoint", "dropout", "initialization")
@@ -71,8 +72,7 @@ def checked_weights(weights: Tensor | None, sets: Sets, mv: Tensor) -> Tensor | 
     """The weights of anchors in the dtype of mv; one in the padding."""
     if weights is None:
         return None
-    if not isinstance(weights, Tensor):
-        raise TypeError(f"weights must be a tensor, got {type(weights).__name__}")
+    check_tensor("weights", weights)
     if weights.shape != sets.shape:
         raise ValueError(
             f"weights must have the shape of the anchors, {tuple(sets.shape)}; got "

@@ -35,7 +35,7 @@ from .algebra import (
 from .constants import constant, indices
 from .object_types import PARITY as PARITY
 from .object_types import parity as parity
-from .precision import at_least_float32
+from .precision import at_least_float32, check_tensor
 
 LINE = (E23, E13, E12)
 LINE_SIGN = (1, -1, 1)
@@ -51,6 +51,7 @@ def embed_scalar(value: Tensor) -> Tensor:
 
 
 def extract_scalar(mv: Tensor) -> Tensor:
+    """The number (..., 1) in the scalar component."""
     return _multivector(mv)[..., SCALAR, None]
 
 
@@ -60,6 +61,7 @@ def embed_pseudoscalar(value: Tensor) -> Tensor:
 
 
 def extract_pseudoscalar(mv: Tensor) -> Tensor:
+    """The number (..., 1) in the e0123 component."""
     return _multivector(mv)[..., PSEUDOSCALAR, None]
 
 
@@ -83,6 +85,11 @@ def embed_direction(direction: Tensor) -> Tensor:
 
 
 def extract_direction(mv: Tensor) -> Tensor:
+    """The free vector (..., 3) of a multivector without a point (e123 = 0).
+
+    If e123 is not zero, as in most outputs of a network, the result changes with shifts: read a
+    free vector as the normal of a plane or as a difference of points.
+    """
     return _take(mv, POINT, POINT_SIGN)
 
 
@@ -174,6 +181,7 @@ def embed_point_reflection(position: Tensor) -> Tensor:
 
 
 def extract_point_reflection(mv: Tensor, *, epsilon: float = EPSILON) -> Tensor:
+    """The centre (..., 3) of a point reflection, as `extract_point`."""
     return extract_point(mv, epsilon=epsilon)
 
 
@@ -231,7 +239,8 @@ def matrix_to_quaternion(matrix: Tensor) -> Tensor:
     The symmetric matrix 4 q qᵀ is linear in the rotation; its row with the largest diagonal entry
     is 4 q_max q, which is never small. No rotation angle needs a special case.
     """
-    if _tensor(matrix, "matrix").shape[-2:] != (3, 3):
+    check_tensor("matrix", matrix)
+    if matrix.shape[-2:] != (3, 3):
         raise ValueError(f"matrix must have shape (..., 3, 3), got {tuple(matrix.shape)}")
     m = matrix
     xx, yy, zz = m[..., 0, 0], m[..., 1, 1], m[..., 2, 2]
@@ -265,7 +274,8 @@ def _point_and_planes(position: Tensor, normals: Tensor) -> Tensor:
 
 
 def _from_point_and_planes(mv: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    if _tensor(mv, "a pose").dim() < 2 or mv.shape[-2] != 4:
+    check_tensor("a pose", mv)
+    if mv.dim() < 2 or mv.shape[-2] != 4:
         raise ValueError(
             f"a pose is four multivectors (..., 4, {BLADES}): a point and three planes; got shape "
             f"{tuple(mv.shape)}"
@@ -314,17 +324,8 @@ def _over_square(x: Tensor, vector: Tensor, epsilon: float) -> Tensor:
     return x / (vector * vector).sum(-1, keepdim=True).clamp(min=epsilon**2)
 
 
-def _tensor(x: Tensor, name: str) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"{name} must be a tensor, got a {type(x).__name__}; convert it with "
-            "torch.tensor(..., dtype=torch.float32)"
-        )
-    return x
-
-
 def _coordinates(x: Tensor, size: int, name: str) -> Tensor:
-    _tensor(x, name)
+    check_tensor(name, x)
     if x.shape[-1:] != (size,):
         raise ValueError(f"{name} must have shape (..., {size}), got {tuple(x.shape)}")
     if not x.is_floating_point():
@@ -333,7 +334,7 @@ def _coordinates(x: Tensor, size: int, name: str) -> Tensor:
 
 
 def _multivector(mv: Tensor) -> Tensor:
-    _tensor(mv, "a multivector")
+    check_tensor("a multivector", mv)
     if mv.shape[-1:] != (BLADES,):
         raise ValueError(f"a multivector must have shape (..., {BLADES}), got {tuple(mv.shape)}")
     if not mv.is_floating_point():

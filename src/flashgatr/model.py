@@ -55,10 +55,15 @@ class GATr(nn.Module):
         super().__init__()
         if config is None:
             config = GATrConfig.from_dict(options)
-        elif options or not isinstance(config, GATrConfig):
+        elif not isinstance(config, GATrConfig):
             raise TypeError(
-                f"{type(self).__name__} takes one GATrConfig or keyword arguments, got "
-                f"{type(config).__name__} and {sorted(options)}"
+                f"{type(self).__name__} takes one GATrConfig or keyword arguments, such as "
+                f"in_mv_channels=1, got {type(config).__name__}; pass a dictionary as **options"
+            )
+        elif options:
+            raise TypeError(
+                f"{type(self).__name__} takes one GATrConfig or keyword arguments, got both; put "
+                f"{', '.join(sorted(options))} into the GATrConfig, with dataclasses.replace"
             )
         self._check_config(config)
         self.config = config
@@ -205,6 +210,10 @@ class GATr(nn.Module):
         """The given frame, or that of the input."""
         if frame is None:
             return self.frame(mv, sets, join_reference, center)
+        if not isinstance(frame, Frame):
+            raise TypeError(
+                f"frame must be a Frame, such as net.frame(mv) returns, got {type(frame).__name__}"
+            )
         if center is not None or not _is_data(join_reference):
             raise ValueError(
                 "a frame has a centre and a join reference; pass it without center and "

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from .algebra import BLADES, E123, EUCLIDEAN, GRADES, PGA, Term, grade
 from .constants import constant, indices
+from .precision import check_tensor
 
 __all__ = [
     "dual",
@@ -179,6 +180,7 @@ def contract(x: Tensor, y: Tensor, matrix: Matrix) -> Tensor:
 
 
 def _check(x: Tensor, name: str) -> None:
+    check_tensor(name, x)
     if x.shape[-1:] != (BLADES,):
         raise ValueError(
             f"{name} must be a multivector with last dimension {BLADES}, got shape "

@@ -24,6 +24,15 @@ def stream_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
+def check_tensor(name: str, x: object) -> None:
+    """Refuse lists, numbers and arrays where a tensor of numbers is expected."""
+    if not isinstance(x, Tensor):
+        raise TypeError(
+            f"{name} must be a tensor, got {type(x).__name__}; convert it with "
+            "torch.tensor(..., dtype=torch.float32)"
+        )
+
+
 def check_dtype(name: str, x: Tensor, dtype: torch.dtype, owner: str) -> None:
     """Refuse integers, and float64 mixed with lower precision; 16-bit and float32 may be mixed."""
     if not x.is_floating_point() or stream_dtype(x.dtype) != stream_dtype(dtype):

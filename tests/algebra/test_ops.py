@@ -369,6 +369,9 @@ def test_wrong_last_dimension_or_type_is_refused_wherever_it_stands(name):
         args[place] = good.long()
         with pytest.raises(TypeError, match=r"must be floating point, got torch.int64"):
             op(*args)
+        args[place] = good.numpy()
+        with pytest.raises(TypeError, match=r"must be a tensor, got ndarray; .* torch\.tensor\("):
+            op(*args)
 
 
 @every_op

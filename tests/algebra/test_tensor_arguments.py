@@ -16,5 +16,5 @@ def test_lists_are_refused_in_a_sentence(name):
     needed = [
         x for x in inspect.signature(function).parameters.values() if x.default is inspect._empty
     ]
-    with pytest.raises(TypeError, match=r"must be a tensor, got a list; .*torch\.tensor\("):
+    with pytest.raises(TypeError, match=r"must be a tensor, got list; .*torch\.tensor\("):
         function(*([1.0, 2.0, 3.0] for _ in needed))

@@ -244,7 +244,7 @@ def test_empty_batches_have_empty_choices():
     [
         (dict(count=6), "got count=6, but a sample has only 5 items"),
         (dict(count=0), "count must be an integer of at least 1, got 0"),
-        (dict(method="nearest"), "unknown method 'nearest'; expected 'farthest' or 'random' or"),
+        (dict(method="nearest"), "unknown method 'nearest'; expected one of medoids, farthest"),
         (dict(seed=1.5), "seed must be a 64-bit integer, got 1.5"),
         (dict(position=torch.full((5, 3), torch.nan)), "position has NaN or infinite values"),
         (dict(position=torch.zeros(5, 2)), r"expected positions \(..., N, 3\), got \(5, 2\)"),

@@ -282,7 +282,7 @@ def test_files_are_those_of_gatr(tmp_path):
     plain.save_pretrained(tmp_path / "plain")
     assert largest_gap(AnchoredGATr.from_pretrained(tmp_path / "plain")(mv, s), net(mv, s)) == 0
     AxialGATr(net.config).save_pretrained(tmp_path / "axial")
-    with pytest.raises(LoadError, match="holds a AxialGATr, not a GATr"):
+    with pytest.raises(LoadError, match="holds the network AxialGATr, expected GATr"):
         AnchoredGATr.from_pretrained(tmp_path / "axial")
 
 

@@ -364,7 +364,7 @@ def test_twenty_errors_are_told_and_the_other_samples_named(capsys):
 def test_the_command_refuses_what_makes_no_sense(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for arguments, text in (
-        (["arteries"], "expected --source with raw data"),
+        (["arteries"], "expected --source with raw data to prepare, --synthetic NUMBER"),
         (["arteries", "--source", "nowhere"], "there is no nowhere"),
         (["arteries", "--verify", "--division", "mine"], "unknown division 'mine'"),
         (["arteries", "--verify"], "there are no meshes in data/arteries"),

@@ -16,7 +16,7 @@ import typer
 from matplotlib import pyplot
 from typer.testing import CliRunner
 
-from flashgatr import versors
+from flashgatr import GATrConfig, versors
 from flashgatr.experiments import cli, config, table
 from flashgatr.experiments.arteries.task import Options as ArteryOptions
 from flashgatr.experiments.bench import NAMES
@@ -247,3 +247,11 @@ def test_the_page_tells_how_long_a_recipe_trains(file):
     steps = tomllib.loads(file.read_text())["run"]["train"]["steps"]
     told = re.findall(r"([\d,]+) steps", row)
     assert not told or told == [f"{steps:,}"]
+
+
+def test_every_option_of_a_network_is_explained():
+    """The quickstart sends readers to the text of GATrConfig for all options."""
+    text = GATrConfig.__doc__
+    for field in fields(GATrConfig):
+        name = re.sub(r"^(in|out|hidden)(?=_(mv|s)_channels$)", "in/out/hidden", field.name)
+        assert re.search(rf"(?<!\w){name}\b[^.\n]*:", text), field.name

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from flashgatr.train import ConfigError, TrainingError
+from flashgatr.train import ConfigError, Trainer, TrainingError
 from flashgatr.train import checkpoint as checkpoints
 from flashgatr.train.answers import hash_of_batches
 
@@ -16,6 +16,31 @@ from . import toy
 from .toy import CPU, Toy, make, outcome, settings, train
 
 LONG = dict(steps=2000, validate_every=1000)
+
+# ---- the task itself ----
+
+
+class Empty:
+    samples, model = 3, torch.sin
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        (Empty, "takes a task, got the class Empty; pass an object of it"),
+        (Empty(), "task Empty lacks batch, loss, validate, evaluate; see flashgatr.train.Task"),
+        (mock.Mock(model=torch.sin), r"model must be a torch\.nn\.Module, got <built-in"),
+    ],
+)
+def test_what_is_no_task_is_a_sentence(tmp_path, task, sentence):
+    with pytest.raises(TrainingError, match=sentence):
+        Trainer(task, settings(tmp_path), CPU)
+
+
+def test_settings_that_are_a_dictionary_are_a_sentence(tmp_path):
+    with pytest.raises(TypeError, match=r"a RunConfig, got dict; .*train\.settings\.from_dict"):
+        Trainer(Toy(), {"folder": str(tmp_path)}, CPU)
+
 
 # ---- loss and validation ----
 

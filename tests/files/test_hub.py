@@ -71,7 +71,7 @@ def test_failures_of_the_hub_are_load_errors(hub):
 
 
 def test_files_of_the_hub_are_checked_as_local_ones(hub):
-    with pytest.raises(LoadError, match="holds a GATr, not a AxialGATr"):
+    with pytest.raises(LoadError, match="holds the network GATr, expected AxialGATr"):
         AxialGATr.from_pretrained("hf://owner/name")
     (hub.folder / "model.safetensors").unlink()
     with pytest.raises(LoadError, match=r"cannot read .*model\.safetensors"):

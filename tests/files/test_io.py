@@ -81,7 +81,7 @@ def test_saving_again_replaces_the_network(tmp_path):
     net = AxialGATr(**OPTIONS, rotary=(True, False))
     net.save_pretrained(tmp_path)
     assert AxialGATr.from_pretrained(tmp_path).config.rotary == (True, False)
-    with pytest.raises(LoadError, match="holds a AxialGATr"):
+    with pytest.raises(LoadError, match="holds the network AxialGATr"):
         GATr.from_pretrained(tmp_path)
 
 

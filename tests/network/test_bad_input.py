@@ -21,7 +21,26 @@ CALLS = {
     "channels and blades swapped": ((MV.mT, S), {}, ValueError, "N, 2, 16"),
     "wrong channels": ((MV[..., :1, :], S), {}, ValueError, "N, 2, 16"),
     "no item axis": ((MV[0, 0], S[0, 0]), {}, ValueError, "N, 2, 16"),
-    "missing scalars": ((MV,), {}, ValueError, "1 channels"),
+    "missing scalars": (
+        (MV,),
+        {},
+        ValueError,
+        r"in_s_channels=1 but the call has no scalars; pass s of shape \(2, 5, 1\)",
+    ),
+    "coordinates": ((MV[..., :3], S), {}, ValueError, r"got \(2, 5, 2, 3\); embed coordinates"),
+    "no channel axis": (
+        (MV[..., 0, :], S),
+        {},
+        ValueError,
+        r"got \(2, 5, 16\); channels are the axis before the last: mv\.unsqueeze\(-2\)",
+    ),
+    "an array": ((MV.numpy(), S), {}, TypeError, r"got ndarray; convert it with torch\.tensor\("),
+    "a frame that is a tensor": (
+        (MV, S),
+        dict(frame=torch.zeros(3)),
+        TypeError,
+        r"frame must be a Frame, such as net\.frame\(mv\) returns, got Tensor",
+    ),
     "wrong scalar channels": ((MV, S.expand(2, 5, 3)), {}, ValueError, r"\(2, 5, 1\)"),
     "scalars of other items": ((MV, S[:, :3]), {}, ValueError, r"\(2, 3, 1\)"),
     "integers": ((MV.int(), S), {}, TypeError, "int32"),
@@ -234,9 +253,9 @@ def test_integers_and_numbers_of_numpy_are_accepted():
 def test_required_options_and_mixed_forms():
     with pytest.raises(TypeError, match="needs in_mv_channels"):
         GATr(out_mv_channels=1)
-    with pytest.raises(TypeError, match="one GATrConfig or keyword"):
+    with pytest.raises(TypeError, match="got both; put num_blocks into the GATrConfig"):
         GATr(GATrConfig(**OPTIONS), num_blocks=2)
-    with pytest.raises(TypeError, match="one GATrConfig or keyword"):
+    with pytest.raises(TypeError, match=r"one GATrConfig .* got dict; .* as \*\*options"):
         GATr(OPTIONS)
     with pytest.raises(ValueError, match="unknown preset 'n-body'"):
         GATr.from_preset("n-body")

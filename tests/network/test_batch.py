@@ -89,20 +89,21 @@ def test_pytorch_geometric_batches_give_their_offsets():
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
+    ("call", "text"),
     [
-        (lambda: pad([]), ValueError),
-        (lambda: pad(torch.zeros(2, 3)), ValueError),
-        (lambda: pack([torch.zeros(2, 3), torch.zeros(2, 4)]), ValueError),
-        (lambda: unpad(torch.zeros(2, 3), torch.ones(3, 2).bool()), ValueError),
-        (lambda: unpad(torch.zeros(2, 3), torch.ones(2).bool()), ValueError),
-        (lambda: padded_to_packed(torch.zeros(2, 3), torch.ones(2).bool()), ValueError),
-        (lambda: unpack(torch.zeros(2, 3), torch.tensor([0, 3])), ValueError),
-        (lambda: unpack(torch.zeros(2, 3), torch.tensor([[0, 2]])), ValueError),
+        (lambda: pad([]), "one per sample, got no samples"),
+        (lambda: pad([[1.0], torch.zeros(1)]), "one per sample, got Tensor, list"),
+        (lambda: pad(torch.zeros(2, 3)), r"got one tensor; .* list\(x\) splits it"),
+        (lambda: pack([torch.zeros(2, 3), torch.zeros(2, 4)]), r"got shapes \(2, 3\), \(2, 4\)"),
+        (lambda: unpad(torch.zeros(2, 3), torch.ones(3, 2).bool()), r"must have shape \(2, 3\)"),
+        (lambda: unpad(torch.zeros(2, 3), torch.ones(2).bool()), r"must be \(batch, items\)"),
+        (lambda: padded_to_packed(torch.zeros(2, 3), torch.ones(2).bool()), "batch, items"),
+        (lambda: unpack(torch.zeros(2, 3), torch.tensor([0, 3])), r"of items, 2; got \[0, 3\]"),
+        (lambda: unpack(torch.zeros(2, 3), torch.tensor([[0, 2]])), "1-d integer tensor"),
     ],
 )
-def test_wrong_sets_are_refused(call, error):
-    with pytest.raises(error):
+def test_wrong_sets_are_refused_in_a_sentence(call, text):
+    with pytest.raises(ValueError, match=text):
         call()
 
 

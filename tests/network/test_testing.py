@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from flashgatr import GATr, embed_point, testing
+from flashgatr import GATr, embed_point, extract_point, testing
 from flashgatr.algebra import E123
 from flashgatr.ops import norm
 
@@ -46,6 +46,30 @@ def test_mixing_of_samples_items_and_padding_is_found():
         testing.assert_padding_invariant(lambda mv, mask=None: mv + mv.mean(-3, keepdim=True), MV)
     with pytest.raises(AssertionError, match=r"output has shape \(5"):
         testing.batch_error(lambda mv: mv.flatten(-2) if mv.dim() == 3 else mv, MV)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: testing.batch_error(_net(), MV[0], S[0]), ValueError, r"\(B, N, C, 16\), got \(5"),
+        (lambda: testing.batch_error(_net(), MV[:1], S[:1]), ValueError, "at least two samples"),
+        (lambda: testing.permutation_error(_net(), MV[:, :1], S[:, :1]), ValueError, "two of them"),
+        (lambda: testing.equivariance_error(extract_point, MV), ValueError, "point_equivariance_"),
+        (lambda: testing.equivariance_error(_net(), MV.numpy(), S), TypeError, "got ndarray"),
+        (lambda: testing.equivariance_error(_net(), MV, S.tolist()), TypeError, "s must be a tens"),
+        (lambda: testing.point_equivariance_error(abs, MV), ValueError, "use equivariance_error"),
+        (lambda: testing.point_equivariance_error(abs, [[0.0] * 3]), TypeError, "points must be"),
+        (lambda: testing.point_equivariance_error(len, MV[..., :3]), TypeError, "output must be"),
+        (
+            lambda: testing.point_equivariance_error(torch.sum, MV[..., :3]),
+            ValueError,
+            r"the output must have shape \(..., 3\), got \(\)",
+        ),
+    ],
+)
+def test_a_check_that_would_see_nothing_is_refused(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
 
 
 def test_a_good_network_passes_and_reports_its_error():

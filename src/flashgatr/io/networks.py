@@ -54,7 +54,7 @@ def load(path: str | os.PathLike[str], model: str) -> tuple[dict[str, Any], dict
     header = _read_header(folder / CONFIG)
     if header["model"] != model:
         hint = "" if "/" in model else f"; load it with {header['model']}.from_pretrained"
-        raise LoadError(f"{folder} holds a {header['model']}, not a {model}{hint}")
+        raise LoadError(f"{folder} holds the network {header['model']}, expected {model}{hint}")
     weights = _read(folder / WEIGHTS)
     found = files.sha256(weights)
     if found != header["sha256"]:

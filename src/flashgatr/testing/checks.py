@@ -19,7 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import versors as group_elements
+from ..algebra import BLADES
 from ..config import GATrConfig
+from ..precision import check_tensor
 from ..versors import Kind, to_matrix
 
 Network = Callable[..., Any]
@@ -53,6 +55,12 @@ def equivariance_error(
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         plain = _call(f, mv, s, **_cast(options, dtype))
+        if plain[0].shape[-1:] != (BLADES,):
+            raise ValueError(
+                f"expected multivectors (..., {BLADES}) from the network, got "
+                f"{tuple(plain[0].shape)}; check functions of coordinates with "
+                "point_equivariance_error"
+            )
         return max(
             _distance(
                 _call(f, _move(u, mv, types_in), s, **_cast(_moved(u, options), dtype)),
@@ -75,6 +83,8 @@ def point_equivariance_error(
     seed: int = 0,
 ) -> float:
     """As `equivariance_error`, for a function f that maps points (..., 3) to points (..., 3)."""
+    check_tensor("points", points)
+    _check_points(points, "points")
     f, (points, _) = _prepare(f, points, None, dtype)
     generator = torch.Generator().manual_seed(seed)
 
@@ -84,6 +94,8 @@ def point_equivariance_error(
 
     with torch.no_grad():
         plain = f(points)
+        check_tensor("the output", plain)
+        _check_points(plain, "the output")
         motions = group_elements.sample(draws, kind=group, distance=distance, generator=generator)
         return max(_distance((f(move(m, points)),), (move(m, plain),)) for m in to_matrix(motions))
 
@@ -104,6 +116,10 @@ def permutation_error(
     """
     _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
+    if mv.shape[-3] < 2:
+        raise ValueError(
+            f"the order of items needs at least two of them, got mv of shape {tuple(mv.shape)}"
+        )
     generator = torch.Generator().manual_seed(seed)
 
     def shuffle(x: tuple[Tensor, Tensor], order: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,6 +153,11 @@ def batch_error(
     """
     _refuse_attention_mask(options)
     f, (mv, s) = _prepare(f, mv, s, dtype)
+    if mv.dim() < 4 or mv.shape[0] < 2:
+        raise ValueError(
+            "expected a batch of at least two samples, mv of shape (B, N, C, 16), got "
+            f"{tuple(mv.shape)}"
+        )
 
     def alone(b: int) -> tuple[Tensor, Tensor]:
         given = _masked(options, lambda mask: mask[b])
@@ -219,6 +240,9 @@ def assert_padding_invariant(
 def _prepare(
     f: Any, mv: Tensor, s: Tensor | None, dtype: torch.dtype
 ) -> tuple[Any, tuple[Tensor, Tensor | None]]:
+    check_tensor("mv", mv)
+    if s is not None:
+        check_tensor("s", s)
     if isinstance(f, nn.Module):
         f = copy.deepcopy(f).eval().to(dtype)
     return f, (mv.detach().to(dtype), None if s is None else s.detach().to(dtype))
@@ -239,13 +263,24 @@ def _types(f: Any, parity: Any) -> tuple[str | None, str | None]:
     return parity[0], parity[1]
 
 
+def _check_points(x: Tensor, name: str) -> None:
+    if x.shape[-1:] != (3,):
+        raise ValueError(
+            f"{name} must have shape (..., 3), got {tuple(x.shape)}; for multivectors use "
+            "equivariance_error"
+        )
+
+
 def _call(f: Network, mv: Tensor, s: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
     out = f(mv, **options) if s is None else f(mv, s, **options)
     if isinstance(out, Tensor):
         return out, _no_scalars(out)
     if isinstance(out, tuple) and len(out) == 2 and isinstance(out[0], Tensor):
         return out[0], _no_scalars(out[0]) if out[1] is None else out[1]
-    raise TypeError(f"expected multivectors or a pair (mv, s) from the network, got {type(out)}")
+    raise TypeError(
+        "expected multivectors or a pair (mv, s) from the network, got "
+        f"{type(out).__name__}; wrap it in a function that returns one of these"
+    )
 
 
 def _no_scalars(mv: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Checks of what a task answers: batches, losses and validations.
 
 require_samples                  a TaskError unless it is a number of samples
+require_task                     a TaskError unless the task has all that a trainer needs
 checked_loss, checked_metrics    the answer, or a TaskError that says what was expected
 hash_of_batches                  identifies the training data of a task without a `data_hash`
 """
@@ -15,12 +16,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..io.files import sha256, to_safetensors
 from .batch import leaves
 from .task import Task
 
+NEEDED = ("model", "samples", "batch", "loss", "validate", "evaluate")
+"""What every task has."""
 MARK = "batches:"
 """How a hash of batches begins. It is never compared with a task's own `data_hash`."""
 
@@ -30,7 +33,20 @@ class TrainingError(RuntimeError):
 
 
 class TaskError(TrainingError, TypeError):
-    """A task's method returned something else than the trainer needs."""
+    """A task lacks something, or its method returned something else than the trainer needs."""
+
+
+def require_task(task: object) -> None:
+    """Raise an error unless this object has what `Task` says."""
+    name = task.__name__ if isinstance(task, type) else type(task).__name__
+    if isinstance(task, type):
+        raise TaskError(f"a trainer takes a task, got the class {name}; pass an object of it")
+    lacks = [x for x in NEEDED if not hasattr(type(task), x) and not hasattr(task, x)]
+    if lacks:
+        raise TaskError(f"the task {name} lacks {', '.join(lacks)}; see flashgatr.train.Task")
+    model = getattr(task, "model", None)
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"the task's model must be a torch.nn.Module, got {_kind(model)}")
 
 
 def require_samples(samples: Any) -> None:

@@ -28,6 +28,7 @@ from .answers import (
     checked_metrics,
     hash_of_batches,
     require_samples,
+    require_task,
     same_data,
     undisturbed,
 )
@@ -65,10 +66,19 @@ def learning_rate(config: TrainConfig, step: int) -> float:
 class Trainer:
     """Trains one task in one folder, starting from the folder's newest checkpoint.
 
+    config: the settings, such as `flashgatr.train.settings.from_dict` makes. world: the processes,
+    `flashgatr.train.distributed.join(config.device)`.
+
     It locks the folder: while it exists and its run has not ended, other processes are refused.
     """
 
     def __init__(self, task: Task, config: RunConfig, world: World) -> None:
+        require_task(task)
+        if not isinstance(config, RunConfig):
+            raise TypeError(
+                f"config must be a RunConfig, got {type(config).__name__}; make one with "
+                "flashgatr.train.settings.from_dict"
+            )
         self.task, self.config, self.world = task, config, world
         self.folder = Path(config.folder)
         self.train = config.train

@@ -178,7 +178,8 @@ def prepare(
         raise ValueError(f"unknown division {division!r}; expected {' or '.join(DIVISIONS)}")
     if source is None and not verify:
         raise ValueError(
-            "expected --source with raw data to prepare, or --verify to check a folder"
+            "expected --source with raw data to prepare, --synthetic NUMBER to generate vessels, "
+            "or --verify to check a folder"
         )
     failed = False
     if source is not None:
