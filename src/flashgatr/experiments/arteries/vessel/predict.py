@@ -228,6 +228,7 @@ def run(
     device: str = "",
     both_signs: bool = False,
     anchors: AnchorChoice | None = None,
+    extensions: str = "auto",
     progress: Progress | None = None,
     **options: Any,
 ) -> tuple[Prediction, list[str], list[Path]]:
@@ -237,10 +238,10 @@ def run(
     if anchors is not None:
         anchored(model)  # a model that cannot have them is refused before the preparation
     limit: dict[str, Any] = {"most": MOST} if anchors else {"most": ATTENDED, "way_out": WAY_OUT}
-    vessel = read_vessel(file, **limit, **options)
+    vessel = read_vessel(file, extensions=extensions, **limit, **options)
     targets(out, vessel.mesh.name, file)
-    asked = {"extensions": options["extensions"]} if "extensions" in options else {}
-    origin = find_origin(folder, file, vessel, anchors, both_signs=both_signs, **asked)
+    asked: dict[str, Any] = {"extensions": extensions, "both_signs": both_signs}
+    origin = find_origin(folder, file, vessel, anchors, **asked)
     notes = list(vessel.notes)
     if not is_equivariant(model):
         notes.append(

@@ -24,12 +24,13 @@ PUBLISHED = {
     "cql": ("CQL", "24.4"),
     "bcq": ("BCQ", "0.0"),
 }
+"""Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
 PLANNERS = {
     **PUBLISHED,
     "gatr_e3": ("GATr with types", NOTHING),
     "gatr_e3_wide": ("Wider GATr with types", NOTHING),
 }
-"""Paper, table of section 4.3: rewards on the published demonstrations and in their environment."""
+"""With types of channels: `recipes/kuka_types.toml`. The paper has none."""
 WITHOUT_NETWORK = ("expert", "noise")
 _OF_A_RUN = ("seed", "reward")
 _EVALUATED = ("engine", "scenes", "scene_set", "sampler")
