@@ -16,6 +16,7 @@ from flashgatr.experiments.nbody.simulate import PRESETS, Gravity
 from .anchored_tables import (
     CASES,
     cost,
+    full_attention,
     of_a_cpu,
     of_a_gpu,
     of_anchors,
@@ -172,6 +173,19 @@ def test_the_sentences_about_the_cost_of_anchors_are_true():
     assert f"Random anchors cost {random} {costs[512, 'random']} if there are 512." in text
     few, many = (f"{cost(n, 'random', weighted=False):.2f}" for n in (512, 1024))
     assert f"Without weights, 512 of them cost {few} points, and 1,024 of them {many}." in text
+
+
+def test_the_sentences_about_training_with_anchors_are_true():
+    text = " ".join(section("large_geometry", "What anchors cost").split())
+    about = dict(recipe="arteries_anchors_tuned", steps=1200, train_meshes=1600)
+    few, every = (
+        measured("arteries-accuracy", "epsilon_mean", split=split, **about)
+        for split in ("test", "test_full")
+    )
+    more = few - full_attention()
+    assert more <= 0.1
+    assert f"error of {few:.2f} % on the same meshes, {more:.2f} points more than before" in text
+    assert f"its error is {every:.2f} % afterwards" in text
 
 
 def test_the_sentences_about_anchors_and_types_on_a_gpu_are_true():
