@@ -69,3 +69,15 @@ def cost(count, method, weighted=True):
     """The mean increase over the seeds, compared with full attention."""
     values = recorded(anchors=count, method=method, weighted=weighted).values()
     return sum(values) / len(values) - full_attention()
+
+
+FLOWS = [(n, n, anchors) for n in (10_000, 100_000) for anchors in (128, 512, 2048)]
+FLOWS.append((1_000_000, 200_000, 512))
+
+
+def of_flows():
+    for lumen, wall, anchors in FLOWS:
+        about = dict(set="test", points=lumen + wall, anchors=anchors, vessels=6, steps=5000)
+        found = [measured("flows-accuracy", f"epsilon_{x}", **about) for x in ("velocity", "stress")]
+        cells = [f"{anchors:,}", *(f"{x:.1f}" for x in found)]
+        yield table_row(f"{lumen:,} and {wall:,}", *cells)

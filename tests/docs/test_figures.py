@@ -20,6 +20,7 @@ from .anchored_tables import (
     of_a_cpu,
     of_a_gpu,
     of_anchors,
+    of_flows,
     recorded,
     the_distances_of_the_vessel,
 )
@@ -118,6 +119,7 @@ def test_with_100_meshes_it_is_better_than_a_transformer_with_800():
         ("large_geometry", "What anchors cost", of_anchors),
         ("large_geometry", "A million points on a CPU", of_a_cpu),
         ("large_geometry", "A million points on a GPU", of_a_gpu),
+        ("flows", "Results", of_flows),
     ],
     ids=lambda x: getattr(x, "__name__", x),
 )
@@ -186,6 +188,21 @@ def test_the_sentences_about_training_with_anchors_are_true():
     assert more <= 0.1
     assert f"error of {few:.2f} % on the same meshes, {more:.2f} points more than before" in text
     assert f"its error is {every:.2f} % afterwards" in text
+
+
+def test_the_sentences_about_flows_are_true():
+    text = " ".join(section("flows", "Results").split())
+    about = dict(recipe="flows_small", train_vessels=48, vessels=6, steps=5000)
+    seconds = measured("flows-accuracy", "training time", **about)
+    assert f"trained in {seconds:,.0f} s on one CPU thread" in text
+    change = measured("flows-accuracy", "change_max", set="test_turned", **about)
+    assert f"change by at most {change:.1e} of the largest" in text
+    for kind in ("velocity", "stress"):
+        turned, test = (
+            measured("flows-accuracy", f"epsilon_{kind}", set=x, **about)
+            for x in ("test_turned", "test")
+        )
+        assert f"{turned:.2f}" == f"{test:.2f}"
 
 
 def test_the_sentences_about_anchors_and_types_on_a_gpu_are_true():

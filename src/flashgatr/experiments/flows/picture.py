@@ -42,6 +42,9 @@ def draw_errors(found: Sequence[dict[str, Any]]) -> bytes:
             for label, points in lines.items():
                 ordered = sorted((x[along], x[name]) for x in points)
                 ax.plot(*zip(*ordered, strict=True), markersize=5, **looks[label])
+            numbers = sorted({x[along] for x in found})
+            ax.set_xticks(numbers, [f"{n:,}" for n in numbers])
+            ax.set_xticks([], minor=True)  # the labels of a short logarithmic axis overlap
             ax.set_ylim(bottom=0)
             ax.grid(visible=True, axis="y")
         plots.legend(figure, [dict(label=label, **look) for label, look in looks.items()])
