@@ -95,7 +95,7 @@ def test_models_without_a_gatr_refuse_anchors(name, tmp_path):
         (["--no-anchor-weights"], "--no-anchor-weights goes with --anchors NUMBER"),
         (
             ["--anchors", "8", "--anchor-method", "near"],
-            "farthest, random, medoids; got method 'near'",
+            "medoids, farthest, random; got method 'near'",
         ),
     ],
 )
