@@ -285,6 +285,8 @@ def test_the_readme_has_the_latest_results_of_experiments():
     original, strict = (cell.split()[0] for cell in row[-2:])
     assert f"reward of {original} of 100 in PyBullet with" in text
     assert f"steps ({strict} if only a tower that stands counts)" in text
+    velocity, stress = list(of_flows())[-1].rstrip(" |").split(" | ")[-2:]
+    assert f"errors of {velocity} % (velocity) and {stress} % (stress)" in text
 
 
 def test_the_sentence_about_few_denoising_steps_is_true():
