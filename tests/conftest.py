@@ -16,3 +16,11 @@ def pytest_pycollect_makemodule():
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Functions that draw return the figure instead of a PNG."""
+    from flashgatr.experiments.report import plots
+
+    monkeypatch.setattr(plots, "png", lambda figure: figure)

@@ -23,12 +23,6 @@ from ..arteries.walls import tube
 from ..arteries.walls import walls as made_up
 
 
-@pytest.fixture
-def figures(monkeypatch):
-    """Functions that draw return the figure instead of a PNG."""
-    monkeypatch.setattr(plots, "png", lambda figure: figure)
-
-
 def _bars(container):
     """The points of an errorbar, and where their bars end: (x, y), (low, high)."""
     line, _, (segments,) = container

@@ -1,20 +1,12 @@
 """The data that the pictures of flows draw, not only that there are pictures."""
 
 import numpy as np
-import pytest
 import torch
 
 from flashgatr.experiments.flows.picture import draw_errors, draw_flow
 from flashgatr.experiments.flows.vessels import SCALES, load
-from flashgatr.experiments.report import plots
 
 from .vessels import write_tubes
-
-
-@pytest.fixture
-def figures(monkeypatch):
-    """Functions that draw return the figure instead of a PNG."""
-    monkeypatch.setattr(plots, "png", lambda figure: figure)
 
 
 def error(points, anchors, velocity, stress):
