@@ -186,8 +186,10 @@ def test_the_sentences_about_training_with_anchors_are_true():
     )
     more = few - full_attention()
     assert more <= 0.1
-    assert f"error of {few:.2f} % on the same meshes, {more:.2f} points more than before" in text
+    assert f"error of {few:.2f} % on the same meshes with 512 medoids, {more:.2f} points" in text
     assert f"its error is {every:.2f} % afterwards" in text
+    assert f"512 medoids now cost {few - every:.2f} points" in text
+    assert abs(few - every - cost(512, "medoids")) < 0.03
 
 
 def test_the_sentences_about_flows_are_true():
